@@ -1,9 +1,11 @@
 """
-Confidence intervals of a mean over steps, and of its change: a circular block bootstrap, because neighbouring steps correlate. Pure.
+Confidence intervals of a mean over steps, and of its change: a circular block bootstrap, because neighbouring steps
+correlate. Pure.
 
-It is our own, not the library `arch` (8.0.0, measured on two cores): that one brings 310 MB of packages, takes 2.6 s to import
-(ours 0.05 s) and 1.6 to 1.9 times as long for 200 to 20,000 steps. Its percentile interval contained the true mean of 200
-steps (r = 0.7, 95 % nominal) in 91 % of 147 recordings, ours in 96 %, because `_middle` widens the interval for few blocks.
+It is our own, not the library `arch` (8.0.0, measured on two cores): that one brings 310 MB of packages, takes 2.6 s to
+import (ours 0.05 s) and 1.6 to 1.9 times as long for 200 to 20,000 steps. Its percentile interval contained the true
+mean of 200 steps (r = 0.7, 95 % nominal) in 91 % of 147 recordings, ours in 96 %, because `_middle` widens the interval
+for few blocks.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def block_length(samples: Sequence[StepSample]) -> int:
     """
     The block length in steps: long enough for the correlation of step times and of overheads.
 
-    It is at least 5 and the square root of the number of steps, because a rare pause of several steps shows in no correlation.
+    It is at least 5 and the square root of the number of steps, because a rare pause of several steps shows in no
+    correlation.
     """
     sums = sum_of(samples)
     lengths = [sample.length_ns - sums.step_ns for sample in samples]
@@ -103,10 +106,11 @@ def _estimate(recordings: Sequence[Sequence[StepSample]], value: Callable[..., f
 
 def _optimal(deviations: Sequence[float]) -> int:
     """
-    The block length that minimizes the mean squared error of the mean's variance: (2 G^2 n / D)^(1/3) with D = 4/3 g(0)^2.
+    The block length that minimizes the mean squared error of the mean's variance: (2 G^2 n / D)^(1/3) with D = 4/3
+    g(0)^2.
 
-    G and g come from autocovariances under a flat-top window (Politis and White 2004, corrected by Patton, Politis and White
-    2009). The result is 1 for steps that are independent or negatively correlated.
+    G and g come from autocovariances under a flat-top window (Politis and White 2004, corrected by Patton, Politis and
+    White 2009). The result is 1 for steps that are independent or negatively correlated.
     """
     steps = len(deviations)
     variance, *later = _autocovariances(deviations)
@@ -142,7 +146,9 @@ def _autocovariances(deviations: Sequence[float]) -> list[float]:
 
 
 def _resampled(samples: Sequence[StepSample], length: int, chance: random.Random) -> list[StepSums]:
-    """RESAMPLES sums over whole blocks that begin at any step; the first step follows the last (Politis and Romano 1992)."""
+    """
+    RESAMPLES sums over whole blocks that begin at any step; the first step follows the last (Politis and Romano 1992).
+    """
     blocks = len(samples) // length
     ring = [*samples, *samples[:length]]
     lengths = [0, *accumulate(sample.length_ns for sample in ring)]
@@ -162,8 +168,9 @@ def _resampled(samples: Sequence[StepSample], length: int, chance: random.Random
 
 def _middle(values: list[float], blocks: int) -> tuple[float, float]:
     """
-    The percentile interval, widened for few blocks: their variance has blocks - 1 degrees of freedom (Student), and lacks the
-    correlation across their ends, G / (g(0) length) of it (Kuensch 1989), which is sqrt(2 / (3 blocks)) at the optimal length.
+    The percentile interval, widened for few blocks: their variance has blocks - 1 degrees of freedom (Student), and
+    lacks the correlation across their ends, G / (g(0) length) of it (Kuensch 1989), which is sqrt(2 / (3 blocks)) at
+    the optimal length.
     """
     values.sort()
     normal, degrees = NormalDist(), blocks - 1

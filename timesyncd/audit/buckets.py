@@ -1,8 +1,9 @@
 """
 Suggests sizes of DDP's gradient buckets that leave less of their reduction exposed. Pure.
 
-The cost of a reduction is fitted to the recorded buckets: a latency and a time per byte. A model of the backward pass, in which
-buckets become ready and queue for their reduction, then gives the exposed time of each tried size, and the suggestion's error.
+The cost of a reduction is fitted to the recorded buckets: a latency and a time per byte. A model of the backward pass,
+in which buckets become ready and queue for their reduction, then gives the exposed time of each tried size, and the
+suggestion's error.
 """
 
 from __future__ import annotations
@@ -88,7 +89,10 @@ def exposed_ns(buckets: Sequence[ReadyBucket], cost: ReductionCost) -> float:
 
 
 class _Piece(NamedTuple):
-    """Bytes that become ready evenly between `from_ns` and `until_ns`; `whole`: one parameter, which buckets do not divide."""
+    """
+    Bytes that become ready evenly between `from_ns` and `until_ns`; `whole`: one parameter, which buckets do not
+    divide.
+    """
 
     bytes: int
     from_ns: float
@@ -98,8 +102,8 @@ class _Piece(NamedTuple):
 
 def resized(profile: BucketProfile, caps: Sequence[int]) -> list[ReadyBucket]:
     """
-    The same gradients in other buckets. As in DDP, a bucket is closed when it reaches its cap in bytes; the last cap applies to
-    all further buckets.
+    The same gradients in other buckets. As in DDP, a bucket is closed when it reaches its cap in bytes; the last cap
+    applies to all further buckets.
     """
     limits = chain(caps, repeat(caps[-1]))
     limit, size = next(limits), 0
@@ -122,8 +126,8 @@ def _pieces(profile: BucketProfile) -> Iterator[_Piece]:
     """
     The gradients of the first bucket count as ready with the bucket, since nothing shows when they were.
 
-    Without its last parameter a bucket is smaller than the cap, so smaller than the smallest bucket between the first and the last:
-    what exceeds that size is one parameter.
+    Without its last parameter a bucket is smaller than the cap, so smaller than the smallest bucket between the first
+    and the last: what exceeds that size is one parameter.
     """
     dividable = min(profile.bytes[1:-1], default=max(profile.bytes))
     before_ns = profile.ready_ns[0]
@@ -219,10 +223,11 @@ _Found = tuple[_Caps, float]
 @dataclass(frozen=True, slots=True)
 class BucketAdvice:
     """
-    `bytes`: the buckets of a step, in order. `exposed_ns`: how long a step waited for them after its last gradient; None: unknown.
+    `bytes`: the buckets of a step, in order. `exposed_ns`: how long a step waited for them after its last gradient;
+    None: unknown.
 
-    `caps_mib`: the suggested sizes, the last one for all further buckets; they would save `saved_ns` +- `error_ns` per step. None:
-    no suggestion, for `reason`. `order`: which buckets may have waited for another one.
+    `caps_mib`: the suggested sizes, the last one for all further buckets; they would save `saved_ns` +- `error_ns` per
+    step. None: no suggestion, for `reason`. `order`: which buckets may have waited for another one.
     """
 
     bytes: tuple[int, ...]
@@ -280,7 +285,10 @@ def _passes(now: Measured) -> Iterator[_Pass]:
 
 
 def _is_one_pass(buckets: Sequence[Sync]) -> bool:
-    """Whether no rank waited for a bucket before the last one was ready: each backward pass of a step waits for its own buckets."""
+    """
+    Whether no rank waited for a bucket before the last one was ready: each backward pass of a step waits for its own
+    buckets.
+    """
     last = buckets[-1].arrivals
     return not any(
         arrival.begin_ns < min(arrival.end_ns, last[rank].arrival_ns)

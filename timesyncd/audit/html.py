@@ -1,4 +1,6 @@
-"""Renders report.html, one file that loads nothing, writes both report files, and summarizes a report for a terminal."""
+"""
+Renders report.html, one file that loads nothing, writes both report files, and summarizes a report for a terminal.
+"""
 
 from __future__ import annotations
 

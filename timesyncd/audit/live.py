@@ -17,7 +17,10 @@ _TIMEOUT_S = 30.0
 
 
 def recording_of(url: str, wanted: str) -> Recording:
-    """The recording of a job by its id or name; of several with one name, the newest. Raises Unreachable, Refused, Malformed."""
+    """
+    The recording of a job by its id or name; of several with one name, the newest. Raises Unreachable, Refused,
+    Malformed.
+    """
     page = url.rstrip("/")
     try:
         return RecordingMessage.model_validate(_window(page, _id_of(page, wanted))).recording()

@@ -12,13 +12,17 @@ from timesyncd.jobs.recording import Recording, same_step
 from timesyncd.jobs.stragglers import Attribution, attribute
 from timesyncd.units import percentile
 
-#: From this number of recorded steps on, the first one is omitted: it contains one-time work, such as making the buckets.
+#: From this number of recorded steps on, the first one is omitted: it contains one-time work, such as making the
+#: buckets.
 MIN_STEPS_WITHOUT_FIRST = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`recording` is without the omitted first step; `aligned` has only complete synchronizations, on the time axis of the attribution."""
+    """
+    `recording` is without the omitted first step; `aligned` has only complete synchronizations, on the time axis of the
+    attribution.
+    """
 
     recorded_steps: int
     recording: Recording

@@ -16,7 +16,9 @@ _SPREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One rank computed `ns` longer than its median; `step` is an index in its run. `typical`: its parts without a pause."""
+    """
+    One rank computed `ns` longer than its median; `step` is an index in its run. `typical`: its parts without a pause.
+    """
 
     rank: int
     step: int

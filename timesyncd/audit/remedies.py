@@ -117,7 +117,10 @@ class ReplayCase:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """`changed` returns the changed runs, or the reason why the remedy does not apply. `assumption` is what its gain depends on."""
+    """
+    `changed` returns the changed runs, or the reason why the remedy does not apply. `assumption` is what its gain
+    depends on.
+    """
 
     name: str
     title: str
@@ -202,7 +205,9 @@ def _no_longer(rank: RankStep, model: RankStep) -> RankStep:
 
 
 def _slack_used(case: ReplayCase) -> list[Run] | str:
-    """Each pause moves into the first later wait of its rank in the same run that is as long; a wait takes one pause."""
+    """
+    Each pause moves into the first later wait of its rank in the same run that is as long; a wait takes one pause.
+    """
     if not pauses_of(case.runs):
         return "no pause is longer than usual, so there is no work to move into the waits"
     calm = without_pauses(case.runs)

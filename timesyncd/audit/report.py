@@ -37,8 +37,8 @@ class RankWait(Message):
 
 class StragglerReport(Message):
     """
-    A persistently late rank: it was the last at `where` in `last_share` of the compared steps, `lateness_p50_ns` after the median
-    rank. The others waited `exposed_ns` for it over all steps (0: their compute hid its lateness).
+    A persistently late rank: it was the last at `where` in `last_share` of the compared steps, `lateness_p50_ns` after
+    the median rank. The others waited `exposed_ns` for it over all steps (0: their compute hid its lateness).
     """
 
     rank: Int64
@@ -52,8 +52,9 @@ class StragglerReport(Message):
 
 class OverheadSourceReport(Message):
     """
-    A cause of exposed synchronization time. `wait`: for `rank` (null: inconclusive which one); `transfer`: after the last arrival;
-    `request`: of `rank` to a parameter server; `undivided`: the clocks cannot separate waiting and transfer.
+    A cause of exposed synchronization time. `wait`: for `rank` (null: inconclusive which one); `transfer`: after the
+    last arrival; `request`: of `rank` to a parameter server; `undivided`: the clocks cannot separate waiting and
+    transfer.
 
     `share` is of all exposed time; `overhead` is the cause's part of `sync_overhead`.
     """
@@ -69,10 +70,12 @@ class OverheadSourceReport(Message):
 
 class StageReport(Message):
     """
-    One stage of a step. "compute": until the wait at `where`; "synchronize": in it; "update": after the last one (`where` empty).
+    One stage of a step. "compute": until the wait at `where`; "synchronize": in it; "update": after the last one
+    (`where` empty).
 
-    `cost_ns` is the mean time that the stage adds to a step, `share` its part of the step's length; what another rank hides adds
-    nothing. `rank` is the slowest one in `lead_share` of the steps; null: none, or by chance. No two clocks are compared.
+    `cost_ns` is the mean time that the stage adds to a step, `share` its part of the step's length; what another rank
+    hides adds nothing. `rank` is the slowest one in `lead_share` of the steps; null: none, or by chance. No two clocks
+    are compared.
     """
 
     where: str
@@ -86,8 +89,8 @@ class StageReport(Message):
 
 class RemedyReport(Message):
     """
-    The result of replaying the recorded steps with a remedy. `gain` is the share of the time that it would save; null: it does
-    not apply, for `reason`. The gain depends on `assumption`.
+    The result of replaying the recorded steps with a remedy. `gain` is the share of the time that it would save; null:
+    it does not apply, for `reason`. The gain depends on `assumption`.
     """
 
     name: str
@@ -101,12 +104,12 @@ class RemedyReport(Message):
 
 class BucketReport(Message):
     """
-    The gradient buckets of most steps, `bytes` in the order of their reduction. After its last gradient a step waited `exposed_ns`
-    for them. A reduction takes `latency_ns` plus the transfer of its bytes at `bytes_per_s`, both fitted.
+    The gradient buckets of most steps, `bytes` in the order of their reduction. After its last gradient a step waited
+    `exposed_ns` for them. A reduction takes `latency_ns` plus the transfer of its bytes at `bytes_per_s`, both fitted.
 
-    `caps_mib`: the sizes in MiB that are suggested for DistributedDataParallel, the last one for all further buckets; null: none,
-    for `reason`. The best tried sizes would save `saved_ns` +- `error_ns` per step. `order`: which buckets may have waited for
-    another one, as a sentence.
+    `caps_mib`: the sizes in MiB that are suggested for DistributedDataParallel, the last one for all further buckets;
+    null: none, for `reason`. The best tried sizes would save `saved_ns` +- `error_ns` per step. `order`: which buckets
+    may have waited for another one, as a sentence.
     """
 
     bytes: list[Int64]
@@ -121,7 +124,9 @@ class BucketReport(Message):
 
 
 class BeforeAfter(Message):
-    """Two recordings compared: `step_ratio` is the step time after over before, `overhead_change` is after minus before."""
+    """
+    Two recordings compared: `step_ratio` is the step time after over before, `overhead_change` is after minus before.
+    """
 
     job: str
     steps: Int64
@@ -139,11 +144,11 @@ class AuditReport(Message):
     """
     An audit of one job. Times are in ns, ratios from 0 to 1; null: unknown.
 
-    `headline` is the main result in one or two sentences. `sync_overhead` is exposed synchronization time over step time, both
-    summed over ranks and steps. `wait_ns` is in the order of the ranks, `stragglers` the worst first, `sources` the costliest
-    first, `stages` in the order of a step, `remedies` in the order of gain. `buckets` null: no comparable ones are recorded.
-    `method`: how ranks were compared (null: they could not be), within +-`clock_bound_ns`. `own_overhead`: the share of the ranks'
-    time that metering took.
+    `headline` is the main result in one or two sentences. `sync_overhead` is exposed synchronization time over step
+    time, both summed over ranks and steps. `wait_ns` is in the order of the ranks, `stragglers` the worst first,
+    `sources` the costliest first, `stages` in the order of a step, `remedies` in the order of gain. `buckets` null: no
+    comparable ones are recorded. `method`: how ranks were compared (null: they could not be), within
+    +-`clock_bound_ns`. `own_overhead`: the share of the ranks' time that metering took.
     """
 
     version: Int64 = 1

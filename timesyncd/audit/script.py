@@ -23,7 +23,9 @@ _CHECK_INTERVAL_S = 0.1
 
 
 class CommandNotStarted(TimesyncdError):
-    """The command does not exist or may not be executed; `status` is the exit status that a shell would give (127, 126)."""
+    """
+    The command does not exist or may not be executed; `status` is the exit status that a shell would give (127, 126).
+    """
 
     def __init__(self, command: str, why: str, status: int) -> None:
         super().__init__(f"{command}: {why}")
@@ -31,7 +33,10 @@ class CommandNotStarted(TimesyncdError):
 
 
 def environment(environ: Mapping[str, str], record: Path, job: str) -> dict[str, str]:
-    """The script's environment, in which every Python interpreter finds the hook's sitecustomize first and records to `record`."""
+    """
+    The script's environment, in which every Python interpreter finds the hook's sitecustomize first and records to
+    `record`.
+    """
     hook = str(files("timesyncd.audit").joinpath("hook"))
     before = environ.get("PYTHONPATH")
     return {
@@ -50,10 +55,12 @@ def run_script(
     then: Callable[[], None] = lambda: None,
 ) -> int:
     """
-    The script's exit status, 128 + n if signal n ended it. `then` is called once if the script still runs after `after_s`.
+    The script's exit status, 128 + n if signal n ended it. `then` is called once if the script still runs after
+    `after_s`.
 
-    The script gets a process group of its own in the terminal's foreground: Ctrl-C reaches all its processes, whatever its input
-    is, and a signal to this process is forwarded once. It inherits open file descriptors. Raises CommandNotStarted.
+    The script gets a process group of its own in the terminal's foreground: Ctrl-C reaches all its processes, whatever
+    its input is, and a signal to this process is forwarded once. It inherits open file descriptors. Raises
+    CommandNotStarted.
     """
     terminal = _terminal()
 

@@ -21,8 +21,8 @@ class OverheadSource:
     """
     One cause: the exposed time of all ranks in ns, and its share of all exposed time.
 
-    `wait`: for `rank`, the last to arrive (None: inconclusive); `transfer`: after the last arrival; `undivided`: the clocks cannot
-    separate the two; `request`: a push or pull of `rank`.
+    `wait`: for `rank`, the last to arrive (None: inconclusive); `transfer`: after the last arrival; `undivided`: the
+    clocks cannot separate the two; `request`: a push or pull of `rank`.
     """
 
     cause: Cause
@@ -65,7 +65,9 @@ _Key = tuple[Cause, int | None, str]
 
 
 class _TimedCause(NamedTuple):
-    """A rank's wait or request. Until `last_ns` its cause is `before` (None: there is one cause only), then `source`."""
+    """
+    A rank's wait or request. Until `last_ns` its cause is `before` (None: there is one cause only), then `source`.
+    """
 
     begin_ns: int
     end_ns: int

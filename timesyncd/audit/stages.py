@@ -21,10 +21,11 @@ _Key = tuple[str, StageName]
 @dataclass(frozen=True, slots=True)
 class Stage:
     """
-    A stage: computing until the wait at `where`, the synchronization there, or (`where` "") the update after the last one.
+    A stage: computing until the wait at `where`, the synchronization there, or (`where` "") the update after the last
+    one.
 
-    `cost_ns` is the mean time that it adds to a step; the stages add up to the step's length. `rank` is the slowest one in
-    `lead_share` of the steps (None: none, or explicable by chance).
+    `cost_ns` is the mean time that it adds to a step; the stages add up to the step's length. `rank` is the slowest one
+    in `lead_share` of the steps (None: none, or explicable by chance).
     """
 
     where: str
@@ -79,7 +80,9 @@ def _each_step(now: Measured) -> Iterator[list[tuple[_Key, int, int | None]]]:
 
 
 def _boundaries(now: Measured, cost: StepCost, syncs: list[Sync]) -> Mapping[int, list[Interval]]:
-    """By rank, in ns since its step began: the interval of its wait at each synchronization, then the end of its step."""
+    """
+    By rank, in ns since its step began: the interval of its wait at each synchronization, then the end of its step.
+    """
     found = {}
     for rank, of_rank in cost.ranks.items():
         mark = now.recording.step_mark(rank, cost.step)

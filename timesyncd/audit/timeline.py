@@ -14,10 +14,11 @@ from timesyncd.jobs.recording import Recording, positions
 @dataclass(frozen=True, slots=True)
 class RankSync:
     """
-    One rank in one synchronization. `arrives_ns` and `waits_ns` (the begin of the wait) are in compute time since the step began.
+    One rank in one synchronization. `arrives_ns` and `waits_ns` (the begin of the wait) are in compute time since the
+    step began.
 
-    `after`: the number of its waits in this step that had ended when it arrived. `leaves_ns`: its end relative to the completion
-    on all ranks (at most 0); None: it did not wait for the others, and took `own_ns` from its arrival.
+    `after`: the number of its waits in this step that had ended when it arrived. `leaves_ns`: its end relative to the
+    completion on all ranks (at most 0); None: it did not wait for the others, and took `own_ns` from its arrival.
     """
 
     arrives_ns: int
@@ -30,8 +31,8 @@ class RankSync:
 @dataclass(frozen=True, slots=True)
 class RankStep:
     """
-    One rank's step: its compute time, of which `update_ns` follows its last wait, its part in each synchronization, and the order
-    in which its waits ended.
+    One rank's step: its compute time, of which `update_ns` follows its last wait, its part in each synchronization, and
+    the order in which its waits ended.
     """
 
     compute_ns: int
@@ -43,8 +44,8 @@ class RankStep:
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
     """
-    By synchronization: its place, its duration after the last arrival and the end of the previous one, and whether it queued
-    behind that one.
+    By synchronization: its place, its duration after the last arrival and the end of the previous one, and whether it
+    queued behind that one.
     """
 
     key: int

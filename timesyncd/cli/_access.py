@@ -1,4 +1,6 @@
-"""Options of the commands that query a grandmaster: its address and the sources of secrets, none of which is an argument."""
+"""
+Options of the commands that query a grandmaster: its address and the sources of secrets, none of which is an argument.
+"""
 
 from __future__ import annotations
 

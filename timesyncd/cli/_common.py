@@ -39,8 +39,8 @@ def load_config(args: Namespace) -> Config:
 
 def page_trust(config: Config) -> SSLContext | None:
     """
-    Trusts exactly the configured certificate, for any host name: this machine's daemon has a certificate for other names, perhaps
-    of an authority that this machine does not trust. None: there is no readable certificate.
+    Trusts exactly the configured certificate, for any host name: this machine's daemon has a certificate for other
+    names, perhaps of an authority that this machine does not trust. None: there is no readable certificate.
     """
     import ssl
 
@@ -70,7 +70,9 @@ def page_url(args: Namespace) -> str:
 
 
 def store_place(args: Namespace, without: str) -> StoreLocation:
-    """The store of `--store`, else of the configuration; `without` names the consequence of none. Raises ConfigError."""
+    """
+    The store of `--store`, else of the configuration; `without` names the consequence of none. Raises ConfigError.
+    """
     from timesyncd.store.engine import StoreLocation
 
     if args.store is not None:

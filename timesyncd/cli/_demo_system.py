@@ -39,7 +39,8 @@ FIRST_SAMPLE_WITHIN_S = 90.0
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-#: By node: the true offset of its clock, in ns. node-b receives its grandmaster's messages through a relay that shifts them by 300 us.
+#: By node: the true offset of its clock, in ns. node-b receives its grandmaster's messages through a relay that shifts
+#: them by 300 us.
 TRUE_OFFSETS_NS = {"node-a": 0, "node-b": -300_000}
 
 #: By simulated grandmaster: its scenario.
@@ -49,8 +50,8 @@ GRANDMASTERS = {"gm-1": "locked", "gm-2": "antenna-cut"}
 @dataclass
 class DemoResult:
     """
-    The demo's result as JSON. `gm_bound_ns` is the largest of the nodes' medians. `contained` and `contained_without_offset` are
-    shares of all nodes' samples, from 0 to 1. None: no data.
+    The demo's result as JSON. `gm_bound_ns` is the largest of the nodes' medians. `contained` and
+    `contained_without_offset` are shares of all nodes' samples, from 0 to 1. None: no data.
     """
 
     page: str
@@ -76,7 +77,9 @@ class DemoNode:
 
 @dataclass(frozen=True, slots=True)
 class DemoSystem:
-    """The running system. The first node's daemon polls the grandmasters and is the hub; `ptp` is "real" or "simulated"."""
+    """
+    The running system. The first node's daemon polls the grandmasters and is the hub; `ptp` is "real" or "simulated".
+    """
 
     ptp: str
     nodes: list[DemoNode]
@@ -99,8 +102,8 @@ async def demo(seconds: float | None, as_json: bool) -> int:
     """
     Returns the exit status: 0, or 130 if the demo was ended before every node had a valid sample.
 
-    Ctrl-C, SIGTERM and SIGHUP end it in order, even when they are repeated. Raises TimesyncdError if not every node had a valid
-    sample within FIRST_SAMPLE_WITHIN_S.
+    Ctrl-C, SIGTERM and SIGHUP end it in order, even when they are repeated. Raises TimesyncdError if not every node had
+    a valid sample within FIRST_SAMPLE_WITHIN_S.
     """
     ended = _ended_by_signals()
     marker = new_marker()
@@ -120,7 +123,9 @@ async def demo(seconds: float | None, as_json: bool) -> int:
 
 
 def _ended_by_signals() -> asyncio.Event:
-    """Set by END_SIGNALS. The handlers outlive the loop, unlike asyncio's: a second Ctrl-C may come during the clean-up."""
+    """
+    Set by END_SIGNALS. The handlers outlive the loop, unlike asyncio's: a second Ctrl-C may come during the clean-up.
+    """
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def end(_number: int, _frame: FrameType | None) -> None:

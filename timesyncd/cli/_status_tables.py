@@ -1,4 +1,7 @@
-"""`timesyncd status NAME`: all fields of one grandmaster, node or job as tables. Strings from the network are printed as text."""
+"""
+`timesyncd status NAME`: all fields of one grandmaster, node or job as tables. Strings from the network are printed as
+text.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ ABSENT = "not provided"
 
 
 def grandmaster_tables(grandmaster: GrandmasterState) -> list[RenderableType]:
-    """The line of the status screen, then every field; a field that the grandmaster does not provide is named as such."""
+    """
+    The line of the status screen, then every field; a field that the grandmaster does not provide is named as such.
+    """
     line = Text("  ").join(grandmaster_row(grandmaster))
     old = [] if grandmaster.reachable else [Text("not reachable: everything below is the last known state", "yellow")]
     return [

@@ -1,8 +1,8 @@
 """
 A node's error budget: the terms of its bounds, their growth, and a forecast without new samples. Pure.
 
-Bounds and terms are in nanoseconds, growth is in nanoseconds a second (1 ppb). `timesyncd explain` prints the budget as tables
-and as JSON.
+Bounds and terms are in nanoseconds, growth is in nanoseconds a second (1 ppb). `timesyncd explain` prints the budget as
+tables and as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class LimitCrossing(NamedTuple):
 
 class Forecast(NamedTuple):
     """
-    What happens without new samples. `exceeds`: the nearest limit first, only those that the bound exceeds before it expires.
+    What happens without new samples. `exceeds`: the nearest limit first, only those that the bound exceeds before it
+    expires.
 
     The bound expires in `expires_in_ns`.
     """
@@ -68,8 +69,9 @@ UNKNOWN_TERM = "term unknown to this version"
 
 class BudgetLine(NamedTuple):
     """
-    A term or a sum of the hard and the statistical bound, in ns (growth: ns a second). None: the bound has no such term, or the
-    sum is unknown: then `what` is the reason and `reason_code` its code. Otherwise `what` describes the line.
+    A term or a sum of the hard and the statistical bound, in ns (growth: ns a second). None: the bound has no such
+    term, or the sum is unknown: then `what` is the reason and `reason_code` its code. Otherwise `what` describes the
+    line.
     """
 
     name: str
@@ -80,7 +82,9 @@ class BudgetLine(NamedTuple):
 
 
 class Selection(StrEnum):
-    """How a source that knows UTC relates to the others (RFC 5905, section 11.2.1); CONTRADICTED: no majority agrees."""
+    """
+    How a source that knows UTC relates to the others (RFC 5905, section 11.2.1); CONTRADICTED: no majority agrees.
+    """
 
     TRUECHIMER = "truechimer"
     FALSETICKER = "falseticker"
@@ -111,8 +115,8 @@ def reference_lines(node: NodeState) -> list[BudgetLine]:
     """
     The bounds against parent, grandmaster and UTC as of the sample, and the terms between one and the next.
 
-    With several sources that know UTC, the UTC bound is the intersection of theirs, which is no sum, so it is omitted. If another
-    source than the deciding one knows UTC, the bound is that source's, and no term leads to it.
+    With several sources that know UTC, the UTC bound is the intersection of theirs, which is no sum, so it is omitted.
+    If another source than the deciding one knows UTC, the bound is that source's, and no term leads to it.
     """
     parent, gm, utc = _pairs(node)
     clocks, own = _width_beyond(gm, parent), _width_beyond(utc, gm)
@@ -127,7 +131,9 @@ def reference_lines(node: NodeState) -> list[BudgetLine]:
 
 
 def current_bound_lines(node: NodeState) -> list[BudgetLine]:
-    """The bounds against parent, grandmaster and UTC at this moment; unknown where the status is UNKNOWN or DISRUPTED."""
+    """
+    The bounds against parent, grandmaster and UTC at this moment; unknown where the status is UNKNOWN or DISRUPTED.
+    """
     parent, gm, utc = _pairs(node)
     return [
         _now("parent", parent, _parent_status(node), node.age_ns),
@@ -157,7 +163,9 @@ def _utc_from(node: NodeState) -> str:
 
 
 def _deciding(node: NodeState) -> SourceState | None:
-    """The PTP source whose bounds against parent and grandmaster are the node's: the first whose sample has not expired."""
+    """
+    The PTP source whose bounds against parent and grandmaster are the node's: the first whose sample has not expired.
+    """
     measured = (source for source in node.sources if source.kind == "ptp" and source.age_ns is not None)
     return next((source for source in measured if (source.age_ns or 0) < node.void_after_ns), None)
 

@@ -172,7 +172,10 @@ def _value_text(value: object) -> str:
 
 
 def unusable_files(config: Config) -> list[str]:
-    """Errors of the secrets, certificates and keys that the configuration names, one line each; none is left to the first connection."""
+    """
+    Errors of the secrets, certificates and keys that the configuration names, one line each; none is left to the first
+    connection.
+    """
     from timesyncd.config import secrets_of
     from timesyncd.errors import ConfigError
 

@@ -45,7 +45,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """0; 2 for a source that the store does not know. Raises StoreError if reading the store or writing the file fails."""
+    """
+    0; 2 for a source that the store does not know. Raises StoreError if reading the store or writing the file fails.
+    """
     from timesyncd.cli._common import store_place
     from timesyncd.store.export import export
 

@@ -38,7 +38,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """0: all traces are aligned; 1: some are not, as printed; 2: a file cannot be read or written, and there is no output."""
+    """
+    0: all traces are aligned; 1: some are not, as printed; 2: a file cannot be read or written, and there is no output.
+    """
     from timesyncd.traces.alignment import align
     from timesyncd.traces.merge import Merge, TraceFile
     from timesyncd.traces.reader import read_outline
@@ -102,8 +104,8 @@ def _anchors(path: Path, outline: TraceOutline) -> AnchorFile | None:
     """
     The anchors of the trace's own side file, else of the side file of its process, host and rank in the same folder.
 
-    Of several files, the one with the most anchors counts. None: no file matches, or a trace without a host name matches files of
-    several machines. Raises TraceError.
+    Of several files, the one with the most anchors counts. None: no file matches, or a trace without a host name
+    matches files of several machines. Raises TraceError.
     """
     from timesyncd.client.anchors import SUFFIX
 

@@ -42,7 +42,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """0 if the plan has the policy, or none is given, else 1. Raises ConfigError for an invalid policy or an unknown job."""
+    """
+    0 if the plan has the policy, or none is given, else 1. Raises ConfigError for an invalid policy or an unknown job.
+    """
     requested = None if args.policy is None else _parsed(args.policy)
     folder = runtime_dir(args.runtime_dir)
     job = find_job(args.job, args, folder)

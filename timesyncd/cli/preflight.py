@@ -73,7 +73,9 @@ def run(args: Namespace) -> int:
 
 
 def _names(text: str) -> list[str]:
-    """Names separated by commas; on standard input also by blanks or line ends, as `scontrol show hostnames` prints them."""
+    """
+    Names separated by commas; on standard input also by blanks or line ends, as `scontrol show hostnames` prints them.
+    """
     return sys.stdin.read().replace(",", " ").split() if text == "-" else [name.strip() for name in text.split(",")]
 
 

@@ -19,7 +19,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """0; 2 without the mib extra. Raises ConfigError if a required MIB is missing, Malformed if the file is not a MIB."""
+    """
+    0; 2 without the mib extra. Raises ConfigError if a required MIB is missing, Malformed if the file is not a MIB.
+    """
     try:
         from timesyncd.probe.mib import compiled
     except ModuleNotFoundError as error:

@@ -123,7 +123,9 @@ def is_new_information(message: BoundMessage | None, printed: set[str]) -> bool:
 
 
 def explained_source(node: NodeState) -> SourceState | None:
-    """The source that the node's reason is about: the first one that gives no samples for that reason; None: no source."""
+    """
+    The source that the node's reason is about: the first one that gives no samples for that reason; None: no source.
+    """
     if node.reason_code == OK:
         return None
     return next((source for source in node.sources if source.reason_code == node.reason_code), None)
@@ -146,7 +148,10 @@ def terms_text(node: NodeState) -> str:
 
 
 def source_text(source: SourceState, with_reason: bool = True) -> Text:
-    """`with_reason` False: a line above has printed the source's reason. The values of a lost source are marked as last known."""
+    """
+    `with_reason` False: a line above has printed the source's reason. The values of a lost source are marked as last
+    known.
+    """
     known = ", ".join(part for part in (source.port_state, measured_text(source), source.detail) if part)
     is_old = source.reason_code != OK or not source.reachable
     parts = [source.driver, f"last known {known}" if known and is_old else known]
@@ -186,7 +191,10 @@ def node_row(node: NodeState) -> list[Text]:
 
 
 def grandmaster_row(grandmaster: GrandmasterState) -> list[Text]:
-    """State, reference, error against UTC, holdover budget and alarms, in the order of urgency: the terminal cuts the line."""
+    """
+    State, reference, error against UTC, holdover budget and alarms, in the order of urgency: the terminal cuts the
+    line.
+    """
     if not grandmaster.reachable:
         return [
             plain_text(grandmaster.name),

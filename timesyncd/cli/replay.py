@@ -103,8 +103,8 @@ def _size(stream: BufferedReader) -> int | None:
 
 def _lines(stream: BufferedReader, name: str, output: _Output, on_progress: OnProgress) -> Iterator[str]:
     """
-    The lines without their ends. The results of all lines so far are written before each read: a single row from a pipe gets its
-    result at once, and rows of a file are written in blocks. Raises TraceError.
+    The lines without their ends. The results of all lines so far are written before each read: a single row from a pipe
+    gets its result at once, and rows of a file are written in blocks. Raises TraceError.
     """
     rest, done = b"", 0
     while True:

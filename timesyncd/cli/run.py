@@ -27,7 +27,8 @@ def run(args: Namespace) -> int:
         level=logging.INFO,
         format="%(levelname)s %(message)s" if under_systemd else "%(asctime)s %(levelname)s %(message)s",
     )
-    # Objects that exist after the start live as long as the daemon: a collection over them would block it for about 70 ms.
+    # Objects that exist after the start live as long as the daemon: a collection over them would block it for about 70
+    # ms.
     return asyncio.run(_until_signal(Daemon(config).run(ready=gc.freeze)))
 
 

@@ -36,7 +36,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """The script's exit status (128 + n: signal n ended it), even without a report; 2: usage error; 126, 127: not started."""
+    """
+    The script's exit status (128 + n: signal n ended it), even without a report; 2: usage error; 126, 127: not started.
+    """
     command = args.script[1:] if args.script[:1] == ["--"] else args.script
     if not command:
         print(

@@ -1,8 +1,9 @@
 """
-`python -m timesyncd.cli.schemas`, run by `make schemas` from the top of the tree, writes what timesyncd publishes about itself.
+`python -m timesyncd.cli.schemas`, run by `make schemas` from the top of the tree, writes what timesyncd publishes about
+itself.
 
-It writes the JSON Schema of every message and the AsyncAPI document of MQTT, the OpenAPI document of HTTP and the JSON Schema of
-an audit's report.json into schemas/, and the tables of the firmware profiles into docs/grandmasters.md.
+It writes the JSON Schema of every message and the AsyncAPI document of MQTT, the OpenAPI document of HTTP and the JSON
+Schema of an audit's report.json into schemas/, and the tables of the firmware profiles into docs/grandmasters.md.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ def run(args: Namespace) -> int:
     """
     0 if this node is SYNCHRONIZED (against UTC where it knows no grandmaster), else 1.
 
-    With NAME: 0 if that node is synchronized, the grandmaster reachable and locked, or the job without straggler and its clocks
-    comparable, else 1; 2 for an unknown name. Raises ConfigError without the address of a daemon, Unreachable without its reply.
+    With NAME: 0 if that node is synchronized, the grandmaster reachable and locked, or the job without straggler and
+    its clocks comparable, else 1; 2 for an unknown name. Raises ConfigError without the address of a daemon,
+    Unreachable without its reply.
     """
     from timesyncd.cli.render import screen
     from timesyncd.client.api import fetch_all

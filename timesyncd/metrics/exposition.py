@@ -82,8 +82,8 @@ class MetricsSnapshot:
     """
     The values of one scrape; None: that part is not configured. `node.age_ns` is the age at the scrape.
 
-    `polls` holds the latest report of each source. `fleet` and `lag` exist on a hub. `outbox_waiting` counts history rows that no
-    hub has confirmed, `store_waiting` rows that the store has not committed yet.
+    `polls` holds the latest report of each source. `fleet` and `lag` exist on a hub. `outbox_waiting` counts history
+    rows that no hub has confirmed, `store_waiting` rows that the store has not committed yet.
     """
 
     node: NodeState

@@ -1,4 +1,6 @@
-"""The metrics of training jobs, from a hub's states. There is never one series per rank, only for the worst stragglers."""
+"""
+The metrics of training jobs, from a hub's states. There is never one series per rank, only for the worst stragglers.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ DISTRIBUTED = "torch.distributed.distributed_c10d"
 
 
 class TimesyncdFinder:
-    """Finds `timesyncd` in run-audit's own installation, for an interpreter without it; it finds no other package there."""
+    """
+    Finds `timesyncd` in run-audit's own installation, for an interpreter without it; it finds no other package there.
+    """
 
     @staticmethod
     def find_spec(name: str, where: object = None, target: object = None) -> ModuleSpec | None:

@@ -58,9 +58,9 @@ class NoReply(NotChecked):
 @dataclass(frozen=True, slots=True)
 class ConfigFacts:
     """
-    `config` None: the file is invalid, as `error` states. `unusable_files` are errors of the files and secrets that it names;
-    `readable_secrets` are (key, path) of those that every user of this machine can read.
-    `driver_warnings` are (entry, id of a finding, evidence); `web_warnings` concern the access to the page.
+    `config` None: the file is invalid, as `error` states. `unusable_files` are errors of the files and secrets that it
+    names; `readable_secrets` are (key, path) of those that every user of this machine can read. `driver_warnings` are
+    (entry, id of a finding, evidence); `web_warnings` concern the access to the page.
     """
 
     path: Path
@@ -74,7 +74,9 @@ class ConfigFacts:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """`mode`: the permission bits; None: there is no such file. `listens`: it is a socket on which a process listens."""
+    """
+    `mode`: the permission bits; None: there is no such file. `listens`: it is a socket on which a process listens.
+    """
 
     path: Path
     mode: int | None
@@ -117,7 +119,9 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """`newest`: by source, its newest sample's CLOCK_REALTIME in ns; `free_bytes` None: the disk is on another machine."""
+    """
+    `newest`: by source, its newest sample's CLOCK_REALTIME in ns; `free_bytes` None: the disk is on another machine.
+    """
 
     place: str
     error: str | None = None
@@ -137,8 +141,8 @@ class BrokerFacts:
 @dataclass(frozen=True, slots=True)
 class CertificateFacts:
     """
-    A file of certificates by its key in the configuration, and its validity: that of the daemon's own certificate is the
-    intersection over its chain, that of trusted ones the union.
+    A file of certificates by its key in the configuration, and its validity: that of the daemon's own certificate is
+    the intersection over its chain, that of trusted ones the union.
     """
 
     key: str
@@ -154,7 +158,10 @@ Sources: TypeAlias = tuple[SourceFacts, ...] | NotChecked
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts of one moment. `segment_node`: the node's state by its clock segment. `max_dgram_qlen` None: no such setting."""
+    """
+    All facts of one moment. `segment_node`: the node's state by its clock segment. `max_dgram_qlen` None: no such
+    setting.
+    """
 
     realtime_ns: int
     config: ConfigFacts
@@ -223,7 +230,10 @@ def _free_bytes(path: Path) -> int | None:
 
 
 async def broker_facts(config: Config | None, node: str) -> BrokerFacts | NotChecked:
-    """Connects over TCP, then sends CONNECT with the configured credentials; its own client id leaves the daemon's session alone."""
+    """
+    Connects over TCP, then sends CONNECT with the configured credentials; its own client id leaves the daemon's session
+    alone.
+    """
     if config is None:
         return NotChecked("the configuration is invalid")
     if config.mqtt is None:
@@ -441,7 +451,9 @@ def _daemon_replies(page: _Page) -> DaemonFacts:
 
 
 def _token(config: Config) -> str | None:
-    """A configured token with read access, if the user of this command may read the token's file. Raises ConfigError."""
+    """
+    A configured token with read access, if the user of this command may read the token's file. Raises ConfigError.
+    """
     tokens = [token for token in config.web.token if token.role != "job"] if config.web else []
     return tokens[0].secret.reveal().get_secret_value() if tokens else None
 
@@ -473,7 +485,9 @@ async def _source_facts(config: Config | None, folder: Path, runs: bool) -> Sour
 
 @contextmanager
 def _writable(folder: Path) -> Iterator[Path]:
-    """A folder for the socket that receives ptp4l's replies: the runtime folder, or a temporary one if it is not writable."""
+    """
+    A folder for the socket that receives ptp4l's replies: the runtime folder, or a temporary one if it is not writable.
+    """
     if os.access(folder, os.W_OK):
         yield folder
         return
