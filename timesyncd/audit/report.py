@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from timesyncd.ipc.job_segment import Method
-from timesyncd.messages.node import Int64, Message
+from timesyncd.ipc.wire_types import Int64
+from timesyncd.messages.node import Message
 
 Share = float
 

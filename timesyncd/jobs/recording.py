@@ -14,9 +14,10 @@ from typing import Self
 
 from pydantic import Field
 
+from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
 from timesyncd.jobs.stragglers import position_text
-from timesyncd.messages.node import Int64, Message
+from timesyncd.messages.node import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from timesyncd.messages.node import OK, Age, Int64, Message, Ordered, ReasonCode, Sequence64, Status
+from timesyncd.ipc.wire_types import Int64
+from timesyncd.messages.node import OK, Age, Message, Ordered, ReasonCode, Sequence64, Status
 
 #: The prefix of a node's name in an event's source, and in O-RAN's resource addresses.
 NODE_PATH = "/cluster/node/"

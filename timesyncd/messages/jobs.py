@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field
 from timesyncd.config import canonical_policy
 from timesyncd.ipc.job_datagram import Header, Mark
 from timesyncd.ipc.job_segment import Method, Plan, PolicyText
-from timesyncd.ipc.wire_types import Code
-from timesyncd.messages.node import OK, Int64, Message, Ordered, ReasonCode, Status, status_name
+from timesyncd.ipc.wire_types import Code, Int64
+from timesyncd.messages.node import OK, Message, Ordered, ReasonCode, Status, status_name
 
 #: "straggler": late beyond the clocks' error; "inconclusive": seems late, but within it.
 StragglerVerdict = Literal["straggler", "inconclusive"]

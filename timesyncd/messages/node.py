@@ -23,6 +23,7 @@ from timesyncd.bound import (
     Reason,
 )
 from timesyncd.config import Name
+from timesyncd.ipc.wire_types import Int64
 from timesyncd.sample import (
     Alarm,
     GrandmasterSample,
@@ -39,8 +40,6 @@ from timesyncd.sample import (
 Status = Literal["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
 Severity = Literal["info", "warning", "critical"]
 Sequence64 = Field(ge=0, lt=2**63)
-Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-"""What a signed 64-bit column holds, so that no number off the wire overflows the store."""
 Age = Annotated[int, Field(ge=0, lt=2**63)]
 
 

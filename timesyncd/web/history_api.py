@@ -12,8 +12,9 @@ from aiohttp import web
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
+from timesyncd.ipc.wire_types import Int64
 from timesyncd.messages.fleet import NODE_PATH, CloudEvent
-from timesyncd.messages.node import Int64, Message
+from timesyncd.messages.node import Message
 from timesyncd.store import history
 from timesyncd.store.engine import StoreLocation
 from timesyncd.web.api import VIEW
