@@ -161,7 +161,7 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
         ]
         desks = [receiver_of(config, ReceiverLab()) for config in configs]
         for section, receiver in zip(("syslog", "traps"), desks, strict=True):
-            with pytest.raises(ConfigError, match=f"^{section}: .*{port}.*in use.*systemd can pass"):
+            with pytest.raises(ConfigError, match=f"^{section}: .*{port}.*in use.*socket that systemd passes"):
                 await receiver.open(lambda _: None)
 
 
