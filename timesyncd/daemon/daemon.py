@@ -281,9 +281,9 @@ class Daemon:
             if not isinstance(reading, GrandmasterSample):
                 self._update(reading, None)
                 continue
-            verdict = self._grandmaster_memories[runner.name].accept(reading, self._clocks.realtime_ns())
-            self._publisher.publish_grandmaster_events(runner.name, verdict.events)
-            self._update(reading, None, verdict=verdict)
+            assessment = self._grandmaster_memories[runner.name].accept(reading, self._clocks.realtime_ns())
+            self._publisher.publish_grandmaster_events(runner.name, assessment.events)
+            self._update(reading, None, assessment=assessment)
             now = Moment.read(self._clocks)
             self._apply_grandmaster_state(self._view.grandmaster_state(runner.name, now), now)
 
@@ -316,9 +316,9 @@ class Daemon:
         reading: Reading,
         bound: ErrorBound | None,
         source_bound: ErrorBound | None = None,
-        verdict: GrandmasterAssessment | None = None,
+        assessment: GrandmasterAssessment | None = None,
     ) -> None:
-        observation = self._observation(reading, bound, source_bound, verdict)
+        observation = self._observation(reading, bound, source_bound, assessment)
         if self._view.update(observation):
             self._wake.set()
         if self._parts.store is not None:
@@ -339,11 +339,11 @@ class Daemon:
         reading: Reading | None,
         bound: ErrorBound | None,
         source_bound: ErrorBound | None = None,
-        verdict: GrandmasterAssessment | None = None,
+        assessment: GrandmasterAssessment | None = None,
     ) -> Observation:
         """With how the sources agree now, and which of them still have a bound."""
         bounded = frozenset(self._ensemble.bounded_sources)
-        return Observation(reading, bound, source_bound, self._ensemble.agreement, bounded, verdict)
+        return Observation(reading, bound, source_bound, self._ensemble.agreement, bounded, assessment)
 
     async def _tick(self) -> None:
         while True:

@@ -152,7 +152,7 @@ class NodeView:
         self._source_bounds: dict[str, ErrorBound] = {}
         self._failures: dict[str, NoSample] = {}
         self._grandmasters: dict[str, GrandmasterSample] = {}
-        self._verdicts: dict[str, GrandmasterAssessment] = {}
+        self._assessments: dict[str, GrandmasterAssessment] = {}
         self._alarms = {each.name: ActiveAlarms() for each in config.grandmaster}
         self._identities = {each.name: AdvertisedIdentities(each.identities) for each in config.grandmaster}
         self._polls: dict[str, PollReport] = {}
@@ -168,7 +168,7 @@ class NodeView:
             self._keep_bounds_of(observation.bounded_sources)
         match observation.reading:
             case GrandmasterSample() as sample:
-                return self._update_grandmaster(sample, observation.verdict)
+                return self._update_grandmaster(sample, observation.assessment)
             case NoSample() as failure:
                 self._update_failure(failure)
             case None | TimeErrorSeries():
@@ -189,11 +189,11 @@ class NodeView:
         """A grandmaster's event invalidates the bounds of the sources that follow it, believed or not."""
         self._source_bounds = {name: bound for name, bound in self._source_bounds.items() if name in sources}
 
-    def _update_grandmaster(self, sample: GrandmasterSample, verdict: GrandmasterAssessment | None) -> bool:
+    def _update_grandmaster(self, sample: GrandmasterSample, assessment: GrandmasterAssessment | None) -> bool:
         before, name = self.grandmaster_digests, sample.source
-        if verdict is not None:
-            self._verdicts[name] = verdict
-            if any(event.kind is GrandmasterEventKind.RESTARTED for event in verdict.events):
+        if assessment is not None:
+            self._assessments[name] = assessment
+            if any(event.kind is GrandmasterEventKind.RESTARTED for event in assessment.events):
                 self._alarms[name].drop_raised_before(self._grandmasters[name].boottime_ns)
         self._grandmasters[name] = sample
         self._identities[name].update(sample)
@@ -350,7 +350,7 @@ class NodeView:
         return grandmaster_state(
             sample,
             **self.numbers.last(),
-            **_verdict_fields(self._verdicts.get(name)),
+            **_assessment_fields(self._assessments.get(name)),
             name=name,
             identities=self._identities[name].all,
             published_realtime_ns=now.realtime_ns,
@@ -376,16 +376,16 @@ def _changed(last: ErrorBound, bound: ErrorBound) -> bool:
 _PUBLISHED_AT_ONCE = ("gm_status", "utc_status", "grandmaster_identity", "parent_identity")
 
 
-def _verdict_fields(verdict: GrandmasterAssessment | None) -> dict[str, object]:
-    """The verdict's part of a grandmaster's state."""
-    if verdict is None:
+def _assessment_fields(assessment: GrandmasterAssessment | None) -> dict[str, object]:
+    """The assessment's part of a grandmaster's state."""
+    if assessment is None:
         return {}
     return {
-        "utc": BoundMessage.of(verdict.utc),
-        "utc_detail": verdict.detail or None,
-        "clock_state_since_realtime_ns": verdict.clock_state_since_realtime_ns,
-        "holdover_left_ns": verdict.holdover_left_ns,
-        "invalid_before_realtime_ns": verdict.invalid_before_realtime_ns,
-        "invalidation_reason": verdict.invalidation_reason.text if verdict.invalidation_reason else None,
-        "invalidation_reason_code": verdict.invalidation_reason.code if verdict.invalidation_reason else None,
+        "utc": BoundMessage.of(assessment.utc),
+        "utc_detail": assessment.detail or None,
+        "clock_state_since_realtime_ns": assessment.clock_state_since_realtime_ns,
+        "holdover_left_ns": assessment.holdover_left_ns,
+        "invalid_before_realtime_ns": assessment.invalid_before_realtime_ns,
+        "invalidation_reason": assessment.invalidation_reason.text if assessment.invalidation_reason else None,
+        "invalidation_reason_code": assessment.invalidation_reason.code if assessment.invalidation_reason else None,
     }

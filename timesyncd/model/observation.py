@@ -1,4 +1,4 @@
-"""What the model concluded from one reading: the one value that the daemon's view and the store are updated with."""
+"""One reading and what the model derived from it: the value that updates the daemon's view and the store. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from timesyncd.sample import Reading
 @dataclass(frozen=True, slots=True)
 class Observation:
     """
-    One reading, and what follows from it. `reading` is None where the bound changed without one: a grandmaster's event
-    that another daemon published, or a suspend.
+    One reading, and what follows from it. `reading` is None where the bound changed without one: after an event of a
+    grandmaster that another daemon published, or a suspend.
 
-    `bound` is the node's bound, None where none follows. `source_bound` is what the reading's source by itself makes of
-    it, believed or not. `agreement` is how the sources agree now (None: at most one knows UTC). Only the sources in
-    `bounded_sources` still have a bound; None leaves those of the others as they are. `verdict` is of a grandmaster's
-    sample.
+    `bound` is the node's bound, None where none follows. `source_bound` is the bound by the reading's source alone, whether
+    the ensemble believes it or not. `agreement` is the intersection of the sources now (None: at most one knows UTC).
+    `bounded_sources` are the sources that still have a bound; None leaves those of the other sources unchanged.
+    `assessment` is the result of a grandmaster's sample.
     """
 
     reading: Reading | None
@@ -27,9 +27,9 @@ class Observation:
     source_bound: ErrorBound | None = None
     agreement: Agreement | None = None
     bounded_sources: frozenset[str] | None = None
-    verdict: GrandmasterAssessment | None = None
+    assessment: GrandmasterAssessment | None = None
 
     @property
     def own_error(self) -> Bound | None:
         """The grandmaster's own error against UTC, where the reading is a grandmaster's sample."""
-        return None if self.verdict is None else self.verdict.utc
+        return None if self.assessment is None else self.assessment.utc

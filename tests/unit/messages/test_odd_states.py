@@ -163,7 +163,7 @@ def test_the_longest_budget_fits_into_a_message() -> None:
     memory, seen = GrandmasterMemory(settings.holdover_curve(settings.grandmaster[0])), view(settings)
     for seconds, state in enumerate((ClockState.LOCKED, ClockState.HOLDOVER)):
         sample = GrandmasterSample("gm-a", seconds * NS_PER_S, clock_state=state, clock_accuracy=0x30)
-        seen.update(Observation(sample, verdict=memory.accept(sample, NIGHT_NS)))
+        seen.update(Observation(sample, assessment=memory.accept(sample, NIGHT_NS)))
 
     assert (
         seen.grandmaster_state("gm-a", Moment(realtime_ns=NIGHT_NS, boottime_ns=9 * NS_PER_S)).holdover_left_ns
@@ -177,7 +177,7 @@ def test_alarms_raised_after_a_restart_remain_though_the_poll_is_later() -> None
 
     def poll(boottime_ns: int, boots: int) -> None:
         sample = GrandmasterSample("gm-a", boottime_ns, engine_boots=boots)
-        seen.update(Observation(sample, verdict=memory.accept(sample, NIGHT_NS)))
+        seen.update(Observation(sample, assessment=memory.accept(sample, NIGHT_NS)))
 
     def alarm(boottime_ns: int, id: int) -> None:
         seen.update_alarms(AlarmEvent("gm-a", boottime_ns, "raise", id, 0, "minor", ""))

@@ -172,7 +172,7 @@ def grandmasters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for second, (state, seen, reason) in enumerate(JUMPED):
         sample = GrandmasterSample("jumped", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=seen)
         own_error = Bound(100) if reason is Reason.OK else unbounded(reason)
-        store.put(Observation(sample, verdict=GrandmasterAssessment(own_error, "", None)))
+        store.put(Observation(sample, assessment=GrandmasterAssessment(own_error, "", None)))
     points = tuple((START_NS + index * 10, value) for index, value in enumerate((5, -7, 9, 1)))
     store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", points), None))
     store.put_alarm_event(
