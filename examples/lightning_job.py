@@ -43,8 +43,8 @@ def main(options: argparse.Namespace) -> None:
     )
     trainer.fit(Classifier(), DataLoader(TensorDataset(inputs, inputs[:, :10].argmax(1)), batch_size=32))
     if trainer.is_global_zero:
-        overhead = job.meter.local_signals().sync_overhead_window
-        print(f"{trainer.global_step} steps, {overhead or 0:.0%} of the time spent waiting for gradients", flush=True)
+        share = job.meter.local_signals().sync_overhead_window
+        print(f"{trainer.global_step} steps, {share or 0:.0%} of the time spent waiting for gradients", flush=True)
 
 
 if __name__ == "__main__":

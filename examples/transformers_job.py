@@ -48,10 +48,9 @@ def main(options: argparse.Namespace) -> None:
         )
         trainer.train()
     if job.rank == 0:
-        overhead = job.meter.local_signals().sync_overhead_window
+        share = job.meter.local_signals().sync_overhead_window
         print(
-            f"{trainer.state.global_step} steps, {overhead or 0:.0%} of the time spent waiting for gradients",
-            flush=True,
+            f"{trainer.state.global_step} steps, {share or 0:.0%} of the time spent waiting for gradients", flush=True
         )
 
 

@@ -110,7 +110,7 @@ def test_a_hook_that_was_there_before_is_left_alone(ran: Ran) -> None:
     """It is said once what to do; steps are metered all the same."""
     (message,) = ran.said[0]["hooks"]["registered before"]
 
-    assert "give the hook to meter_ddp" in message
+    assert "give that hook to meter_ddp" in message
     assert {m.kind for m in ran.marked("registered before")} == {Kind.STEP}
 
 
