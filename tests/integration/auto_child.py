@@ -60,14 +60,14 @@ def main() -> None:
             changes = [
                 [change.step, change.policy, change.reason_code, change.reason] for change in sync.report().changes
             ]
-    said = {
+    results = {
         "changes": changes,
         "first": math.fsum(losses[:8]) / 8,
         "last": math.fsum(losses[-8:]) / 8,
         "closed": replica_hash(ddp.parameters()),
         "warned": [str(each.message) for each in warned],
     }
-    print("SAID " + json.dumps(said), flush=True)
+    print("RESULTS " + json.dumps(results), flush=True)
     dist.destroy_process_group()
 
 

@@ -186,8 +186,8 @@ def silent() -> Facts:
     """Rank 1 stays until the others have their errors."""
     facts = lost(gone=False)
     store = dist.distributed_c10d._get_default_store()
-    store.set(f"told {dist.get_rank()}", "")
-    store.wait([f"told {rank}" for rank in range(dist.get_world_size())], PATIENCE)
+    store.set(f"done {dist.get_rank()}", "")
+    store.wait([f"done {rank}" for rank in range(dist.get_world_size())], PATIENCE)
     return facts
 
 

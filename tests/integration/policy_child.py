@@ -75,7 +75,7 @@ class Run:
         pairs = zip(replica_tensors(self.ddp), alone.replica(self.rank), strict=True)
         return max(float((mine.detach() - expected).abs().max()) for mine, expected in pairs)
 
-    def said(self, alone: Alone) -> Facts:
+    def outcome(self, alone: Alone) -> Facts:
         """The result and the expected result, including the final average."""
         report = self.sync.report()
         facts = {"off": self.off(alone), "synced": self.synced, "hashes": self.hashes, "lssr": report.lssr}
@@ -117,7 +117,7 @@ def numbers(folder: Path) -> Facts:
             )
             reference(alone)
             run.train(0, STEPS)
-            facts[f"{policy} {optimize.__name__}"] = run.said(alone)
+            facts[f"{policy} {optimize.__name__}"] = run.outcome(alone)
     return facts
 
 
@@ -136,7 +136,7 @@ def selsync(folder: Path) -> Facts:
                 alone, run = Alone(linear, momentum, ranks), Run(policy, folder, optimize=momentum)
                 expected = policy_alone.selected(alone, 2 * STEPS, flag, late, aggregate)
                 run.train(0, 2 * STEPS)
-                facts[policy] = run.said(alone) | {"expected": expected}
+                facts[policy] = run.outcome(alone) | {"expected": expected}
     return facts
 
 
@@ -147,7 +147,7 @@ def modules(folder: Path) -> Facts:
     alone, run = Alone(normalized, adam, ranks), Run("local_sgd(h=3)", folder, normalized, adam)
     averaged(alone, STEPS, every(3))
     run.train(0, STEPS)
-    facts["normalized"] = run.said(alone)
+    facts["normalized"] = run.outcome(alone)
     for policy in ("bsp", "local_sgd(h=4)", "accumulate(k=4)"):
         alone, run = (
             Alone(linear, momentum, ranks),
@@ -155,7 +155,7 @@ def modules(folder: Path) -> Facts:
         )
         REFERENCES[policy](alone)
         run.train(0, STEPS)
-        facts[f"view {policy}"] = run.said(alone)
+        facts[f"view {policy}"] = run.outcome(alone)
         facts[f"uneven {policy}"] = uneven(folder, policy)
         facts[f"no_sync {policy}"] = by_halves(folder, policy)
     return facts
@@ -204,12 +204,12 @@ def switched(folder: Path) -> Facts:
     """One policy after another, while ranks are sometimes slow."""
     run = Run("bsp", folder, normalized, momentum)
     drawn = random.Random(dist.get_rank())
-    wishes = {15: "local_sgd(h=3)", 40: "selsync(delta=0.02, late=2)", 65: "local_sgd(h=5, delay=4)", 90: "bsp"}
+    requests = {15: "local_sgd(h=3)", 40: "selsync(delta=0.02, late=2)", 65: "local_sgd(h=5, delay=4)", 90: "bsp"}
     for step in range(125):
         if drawn.random() < 0.2:
             time.sleep(drawn.random() * 0.02)
-        if step in wishes and dist.get_rank() == 0:
-            run.sync.use(wishes[step])
+        if step in requests and dist.get_rank() == 0:
+            run.sync.use(requests[step])
         run.train(step, step + 1)
     facts = {"policies": run.policies, "synced": run.synced, "hashes": run.hashes}
     run.close()
@@ -242,7 +242,7 @@ def gathered(folder: Path) -> Facts:
     turned = run.policies.index("bsp")
     policy_alone.accumulated(alone, turned, turned)
     policy_alone.bsp(alone, 10, turned)
-    return {"policies": run.policies} | run.said(alone)
+    return {"policies": run.policies} | run.outcome(alone)
 
 
 def conserved(folder: Path) -> Facts:
@@ -362,10 +362,10 @@ def main() -> None:
     reader.add_argument("--scenes", nargs="+", choices=SCENES)
     arguments = reader.parse_args()
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         facts = {scene: SCENES[scene](arguments.folder) for scene in arguments.scenes}
-    facts["warnings"] = sorted({str(warning.message) for warning in heard})  # type: ignore[assignment]
+    facts["warnings"] = sorted({str(warning.message) for warning in caught})  # type: ignore[assignment]
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(facts), flush=True)

@@ -98,14 +98,14 @@ def main() -> None:
     ddp = DDP(large() if arguments.case == "averaging" else linear())
     skipped = FATAL if arguments.case == "skipped" and dist.get_rank() == 1 else None
     optimizer = Skips(ddp.parameters(), skipped)
-    said = {"error": "", "text": ""}
+    outcome = {"error": "", "text": ""}
     sync = synchronized(job, ddp, optimizer, arguments.policy)
     try:
         with sync:
             train(sync, ddp, optimizer, arguments.case)
     except (SyncError, RuntimeError, ValueError) as error:
-        said = {"error": type(error).__name__, "text": str(error)}
-    print(json.dumps(said | {"step": sync.step}), flush=True)
+        outcome = {"error": type(error).__name__, "text": str(error)}
+    print(json.dumps(outcome | {"step": sync.step}), flush=True)
     os._exit(0)  # the groups are broken: to take them down could wait for who is gone
 
 

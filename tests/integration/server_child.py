@@ -330,7 +330,7 @@ def failing(child: Child, failure: Callable[[Child], None]) -> Facts:
                 threading.Thread(target=die_when_told, args=(child,), daemon=True).start()
             serve(child.ranks, child.rank - child.ranks, child.servers, child.timeout_s)
     except (SyncError, ValueError) as error:
-        return {"error": type(error).__name__, "said": str(error)}
+        return {"error": type(error).__name__, "message": str(error)}
     return {}
 
 

@@ -23,12 +23,12 @@ def trained(rate: str, *words: str) -> list[dict[str, Any]]:
     """The output of each of two ranks. Their gradients are 336 kB, 134 ms at 20 Mbit/s, and half of that in half precision."""
     with RankLab(2, rate) as lab:
         written = lab.run([sys.executable, str(CHILD), "--steps", str(STEPS), *words])
-    lines = [[line for line in each.splitlines() if line.startswith("SAID ")] for each in written]
-    said: list[dict[str, Any]] = [json.loads(line.removeprefix("SAID ")) for (line,) in lines]
-    for rank in said:
-        assert (rank["warned"], rank["changes"], rank["closed"]) == ([], said[0]["changes"], said[0]["closed"])
+    lines = [[line for line in each.splitlines() if line.startswith("RESULTS ")] for each in written]
+    results: list[dict[str, Any]] = [json.loads(line.removeprefix("RESULTS ")) for (line,) in lines]
+    for rank in results:
+        assert (rank["warned"], rank["changes"], rank["closed"]) == ([], results[0]["changes"], results[0]["closed"])
         assert rank["last"] < rank["first"] / 2
-    return said
+    return results
 
 
 def local(policy: str) -> LocalSGD:

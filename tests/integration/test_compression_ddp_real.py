@@ -21,9 +21,9 @@ NAMES = ["powersgd(rank=1)", "topk(ratio=0.1)", "topk", "int8"]
 @pytest.fixture(scope="module")
 def ran() -> Iterator[tuple[list[dict[str, Any]], Marks]]:
     with listening() as (folder, marks):
-        said = run_ranks(CHILD, ["--folder", str(folder)])
+        results = run_ranks(CHILD, ["--folder", str(folder)])
         marks.close()
-        yield said, marks
+        yield results, marks
 
 
 Ran = tuple[list[dict[str, Any]], Marks]
@@ -32,8 +32,8 @@ Ran = tuple[list[dict[str, Any]], Marks]
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_lost_when_ddp_rebuilds_its_buckets(ran: Ran, name: str) -> None:
     """They contain other parameters after the first step; each parameter's gradients arrive, except its residual; the ranks have the same bits."""
-    for said in ran[0]:
-        facts = said["conserved"][name]
+    for result in ran[0]:
+        facts = result["conserved"][name]
         assert facts["off"] < 1e-14
         assert facts["kept"] > 1e-5
         assert (facts["rebuilt"], facts["same"], facts["lost"]) == (True, True, 0)
@@ -54,14 +54,14 @@ def test_compressed_buckets_are_metered(ran: Ran) -> None:
 @pytest.mark.parametrize("name", ["fp16", *NAMES])
 def test_a_restart_continues_to_the_same_bits(ran: Ran, name: str) -> None:
     """From a checkpoint of tensors and plain values in the middle: the parameters and the residuals are the same bits at the end."""
-    for said in ran[0]:
-        assert said["restarted"][name] == {"same": True, "state": True}
+    for result in ran[0]:
+        assert result["restarted"][name] == {"same": True, "state": True}
 
 
 @pytest.mark.parametrize("name", ["fp16", *NAMES])
 def test_sparse_gradients_are_sent_uncompressed(ran: Ran, name: str) -> None:
     """Beside buckets that are compressed."""
-    assert [said["sparse"][name] for said in ran[0]] == [True, True]
+    assert [result["sparse"][name] for result in ran[0]] == [True, True]
 
 
 def test_with_residuals_one_element_in_a_hundred_is_enough(ran: Ran) -> None:

@@ -324,12 +324,12 @@ def test_ranks_that_would_send_other_sizes_raise(two: Ranks, other: dict[str, An
     if "gain" in other:
         of[1].gain = other["gain"]
 
-    def said(rank: int) -> str:
+    def message(rank: int) -> str:
         with pytest.raises(SyncError) as raised:
             of[rank].hook(Chunk(parameters, torch.ones(100)))
         return str(raised.value)
 
-    messages = two.all(said)
+    messages = two.all(message)
     assert "ranks [1] would send other sizes than rank 0 of their group" in messages[0]
     assert "ranks [0] would send other sizes than rank 1 of their group; give every rank the same policy" in messages[1]
 

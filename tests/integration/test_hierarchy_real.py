@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 CHILD = Path(__file__).with_name("hierarchy_child.py")
 WAYS = pytest.mark.parametrize("name", ["2+2", "3+1", "apart", "flat"])
 
-Said = list[dict[str, Any]]
+Results = list[dict[str, Any]]
 
 #: Of 0, 1, 4 and 9, by rank and level.
 MEANS = {
@@ -30,59 +30,59 @@ SENT = {"2+2": [48, 40, 48, 40], "3+1": [48, 40, 40, 24], "apart": [40, 64, 40, 
 
 
 @pytest.fixture(scope="module")
-def said() -> Said:
+def results() -> Results:
     return run_ranks(CHILD, ["means", "averager", "hooked", "within", "differ"], world_size=4)
 
 
-def of(said: Said, scene: str) -> Said:
-    return [each[scene] for each in said]
+def of(results: Results, scene: str) -> Results:
+    return [each[scene] for each in results]
 
 
 @WAYS
-def test_means_by_hand(said: Said, name: str) -> None:
+def test_means_by_hand(results: Results, name: str) -> None:
     """The hook gives every rank the mean of all ranks, with equal weights; an averaging gives each the mean of its group at that level."""
-    for each, levels in zip(of(said, "means"), MEANS[name], strict=True):
+    for each, levels in zip(of(results, "means"), MEANS[name], strict=True):
         hook, *averages = each[name]["means"]
         assert hook == [3.5, -3.5]
         assert averages == [[pytest.approx(mean, rel=1e-6)] * 3 for mean in levels]
 
 
 @WAYS
-def test_the_octets_that_were_sent(said: Said, name: str) -> None:
+def test_the_octets_that_were_sent(results: Results, name: str) -> None:
     """Only the lowest rank of a group sends over the slow links, and no rank to itself."""
-    assert [each[name]["sent"] for each in of(said, "means")] == SENT[name]
+    assert [each[name]["sent"] for each in of(results, "means")] == SENT[name]
 
 
 @WAYS
-def test_every_rank_has_the_same_bits(said: Said, name: str) -> None:
+def test_every_rank_has_the_same_bits(results: Results, name: str) -> None:
     """With three buckets at once, in any order of the groups."""
-    first, *others = (each[name]["random"] for each in of(said, "means"))
+    first, *others = (each[name]["random"] for each in of(results, "means"))
     assert [len(bucket) for bucket in first] == [1_000, 1_001, 1_002]
     assert all(other == first for other in others)
 
 
-def test_the_numbers_of_torchs_averager(said: Said) -> None:
+def test_the_numbers_of_torchs_averager(results: Results) -> None:
     """Where the groups are equal, contiguous and of the whole world, HierarchicalModelAverager gives the same bits at each step."""
-    assert [each["same"] for each in of(said, "averager")] == [[True] * 6] * 4
+    assert [each["same"] for each in of(results, "averager")] == [[True] * 6] * 4
 
 
 @WAYS
-def test_a_module_trains_with_the_hook(said: Said, name: str) -> None:
+def test_a_module_trains_with_the_hook(results: Results, name: str) -> None:
     """The gradients are those of DDP's all-reduce to rounding, and the parameters end as the same bits on every rank."""
-    ran = [each[name] for each in of(said, "hooked")]
+    ran = [each[name] for each in of(results, "hooked")]
     assert [each["close"] for each in ran] == [True] * 4
     assert len({str(each["ended"]) for each in ran}) == 1
 
 
-def test_groups_within_a_part_of_the_world(said: Said) -> None:
+def test_groups_within_a_part_of_the_world(results: Results) -> None:
     """Ranks 1, 2 and 3 average among themselves, rank 0 alone, although one of them had more groups before."""
-    assert [each["inner"] for each in of(said, "within")] == [0, 1, 2.5, 2.5]
-    assert [each["mean"] for each in of(said, "within")] == [0, *[pytest.approx(14 / 3)] * 3]
+    assert [each["inner"] for each in of(results, "within")] == [0, 1, 2.5, 2.5]
+    assert [each["mean"] for each in of(results, "within")] == [0, *[pytest.approx(14 / 3)] * 3]
 
 
-def test_ranks_with_other_levels(said: Said) -> None:
+def test_ranks_with_other_levels(results: Results) -> None:
     """All ranks get an error that names the one that differs; none waits for a group that will not exist."""
-    assert {each["error"].partition(";")[0] for each in of(said, "differ")} == {
+    assert {each["error"].partition(";")[0] for each in of(results, "differ")} == {
         "ranks 0 and 3 of the world have different levels of groups"
     }
 
@@ -109,11 +109,11 @@ def batch(rank: int, size: int) -> tuple[list[list[float]], list[int]]:
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def sharing(request: pytest.FixtureRequest) -> Said:
+def sharing(request: pytest.FixtureRequest) -> Results:
     return of(run_ranks(CHILD, ["injected"], world_size=request.param), "injected")
 
 
-def test_samples_are_shared(sharing: Said) -> None:
+def test_samples_are_shared(sharing: Results) -> None:
     """In each step each rank has its own samples, then the first half of those of each sharing rank; types and octets as sent."""
     world_size = len(sharing)
     sent = [0] * world_size
@@ -136,14 +136,14 @@ def test_samples_are_shared(sharing: Said) -> None:
     assert [each["octets"] for each in sharing] == [[own, sum(sent) - own] for own in sent]
 
 
-def test_samples_of_odd_sizes(sharing: Said) -> None:
+def test_samples_of_odd_sizes(sharing: Results) -> None:
     """Three octets per sample beside a float64, shared by all."""
     for rank, each in enumerate(sharing):
         ranks = [rank, *(other for other in range(len(sharing)) if other != rank)]
         assert each["odd"] == [[[other] * 3 for other in ranks], [other / 4 for other in ranks]]
 
 
-def test_samples_that_differ_in_shape(sharing: Said) -> None:
+def test_samples_that_differ_in_shape(sharing: Results) -> None:
     """All ranks get the error, so that none waits."""
     assert {each["mistake"] for each in sharing} == {
         "a sample is torch.float32 [] with torch.float32 [1] on rank 0, torch.float32 [] with torch.float32 [2] on rank 1; pad all samples to one shape"

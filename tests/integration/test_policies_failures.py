@@ -42,24 +42,26 @@ def ranks_of(folder: Path, policy: str, case: str, timeout_s: int) -> Iterator[l
             rank.communicate()
 
 
-def said_by(rank: RankProcess) -> dict[str, Any]:
+def outcome_of(rank: RankProcess) -> dict[str, Any]:
     assert rank.wait(timeout=TIMEOUT_S) == 0, rank.stderr.read()[-4_000:]
-    said: dict[str, Any] = json.loads(rank.stdout.read().strip().splitlines()[-1])
-    return said
+    outcome: dict[str, Any] = json.loads(rank.stdout.read().strip().splitlines()[-1])
+    return outcome
 
 
 def survivors(folder: Path, policy: str, case: str, timeout_s: int = LONG_S) -> list[dict[str, Any]]:
     """How ranks 0 and 2 ended."""
     with ranks_of(folder, policy, case, timeout_s) as ranks:
-        return [said_by(ranks[0]), said_by(ranks[2])]
+        return [outcome_of(ranks[0]), outcome_of(ranks[2])]
 
 
-def assert_clear(said: dict[str, Any], rank: int, doing: str) -> None:
+def assert_clear(outcome: dict[str, Any], rank: int, doing: str) -> None:
     """One line with the job, the rank, the step, what failed and what to do."""
-    assert said["error"] == "SyncError"
-    assert said["text"].startswith(f"job failing, rank {rank}, step {said['step']}: {doing} failed: a rank is lost")
-    assert "restart the job from its last checkpoint" in said["text"]
-    assert "\n" not in said["text"]
+    assert outcome["error"] == "SyncError"
+    assert outcome["text"].startswith(
+        f"job failing, rank {rank}, step {outcome['step']}: {doing} failed: a rank is lost"
+    )
+    assert "restart the job from its last checkpoint" in outcome["text"]
+    assert "\n" not in outcome["text"]
 
 
 @pytest.mark.parametrize(
@@ -75,19 +77,19 @@ def assert_clear(said: dict[str, Any], rank: int, doing: str) -> None:
 )
 def test_the_others_raise_when_a_rank_is_killed(tmp_path: Path, policy: str, case: str, doing: str, step: int) -> None:
     """While they wait for its row, in the middle of an averaging, and while they close: in that step, and not later."""
-    for rank, said in zip((0, 2), survivors(tmp_path, policy, case), strict=True):
-        assert_clear(said, rank, doing)
-        assert said["step"] == step
+    for rank, outcome in zip((0, 2), survivors(tmp_path, policy, case), strict=True):
+        assert_clear(outcome, rank, doing)
+        assert outcome["step"] == step
 
 
 def test_the_others_raise_when_a_rank_raises(tmp_path: Path) -> None:
     """Its own error is unchanged; the others do not average without it."""
     with ranks_of(tmp_path, "local_sgd(h=5)", "raised", LONG_S) as ranks:
-        said = [said_by(rank) for rank in ranks]
+        outcomes = [outcome_of(rank) for rank in ranks]
 
-    assert said[1] == {"error": "ValueError", "text": "mine", "step": 9}
+    assert outcomes[1] == {"error": "ValueError", "text": "mine", "step": 9}
     for rank in (0, 2):
-        assert_clear(said[rank], rank, "averaging")
+        assert_clear(outcomes[rank], rank, "averaging")
 
 
 @pytest.mark.parametrize(
@@ -102,19 +104,19 @@ def test_the_others_raise_when_a_rank_raises(tmp_path: Path) -> None:
 )
 def test_under_bsp_the_backward_pass_raises(tmp_path: Path, policy: str, error: str) -> None:
     """torch's error, which quotes ours: no rank continues with undefined gradients."""
-    for said in survivors(tmp_path, policy, "killed"):
-        assert said["error"] == error
-        assert "reducing the gradients failed: a rank is lost" in said["text"]
-        assert "gloo/transport" in said["text"], "the collective's own error, not what came of missing it"
-        assert "restart the job from its last checkpoint" in said["text"]
-        assert said["step"] in (9, 10)
+    for outcome in survivors(tmp_path, policy, "killed"):
+        assert outcome["error"] == error
+        assert "reducing the gradients failed: a rank is lost" in outcome["text"]
+        assert "gloo/transport" in outcome["text"], "the collective's own error, not what came of missing it"
+        assert "restart the job from its last checkpoint" in outcome["text"]
+        assert outcome["step"] in (9, 10)
 
 
 @pytest.mark.parametrize("policy", ["selsync(delta=0.02, late=0)", "local_sgd(h=10)"])
 def test_ranks_wait_for_a_silent_rank_until_the_group_s_time_out(tmp_path: Path, policy: str) -> None:
     """Rows too: their group has the job's time-out."""
-    for rank, said in zip((0, 2), survivors(tmp_path, policy, "silent", SHORT_S), strict=True):
-        assert_clear(said, rank, "averaging" if "local" in policy else "receiving the rows of the other ranks")
+    for rank, outcome in zip((0, 2), survivors(tmp_path, policy, "silent", SHORT_S), strict=True):
+        assert_clear(outcome, rank, "averaging" if "local" in policy else "receiving the rows of the other ranks")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_ranks_wait_for_a_silent_rank_until_the_group_s_time_out(tmp_path: Path,
 def test_a_rank_that_omitted_an_update_is_detected(tmp_path: Path, policy: str) -> None:
     """One update fewer, as behind a gradient scaler: all ranks end with an error, none aborts and none uses the result."""
     with ranks_of(tmp_path, policy, "skipped", SHORT_S) as ranks:
-        said = [said_by(rank) for rank in ranks]
+        outcomes = [outcome_of(rank) for rank in ranks]
 
-    assert [each["error"] for each in said] == ["SyncError"] * RANKS
-    assert {each["step"] for each in said} <= {18, 19, 20}
+    assert [each["error"] for each in outcomes] == ["SyncError"] * RANKS
+    assert {each["step"] for each in outcomes} <= {18, 19, 20}

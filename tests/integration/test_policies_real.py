@@ -19,17 +19,17 @@ ROUNDING = 1e-12
 #: Policies that leave replicas apart.
 APART = ("local_sgd(h=6, delay=4)", "aggregate=gradients")
 
-Said = list[dict[str, Any]]
+Results = list[dict[str, Any]]
 
 
-def run(folder: Path, *scenes: str, world_size: int = 2) -> Said:
-    said = run_ranks(CHILD, ["--folder", str(folder), "--scenes", *scenes], world_size)
-    assert [each.pop("warnings") for each in said] == [[]] * world_size
-    return said
+def run(folder: Path, *scenes: str, world_size: int = 2) -> Results:
+    results = run_ranks(CHILD, ["--folder", str(folder), "--scenes", *scenes], world_size)
+    assert [each.pop("warnings") for each in results] == [[]] * world_size
+    return results
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def two(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run(
         tmp_path_factory.mktemp("two"),
         "numbers",
@@ -43,21 +43,21 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Said:
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def three(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run(tmp_path_factory.mktemp("three"), "numbers", "selsync", "switched", world_size=3)
 
 
 @pytest.fixture(params=["two", "three"])
-def said(request: pytest.FixtureRequest) -> Said:
-    found: Said = request.getfixturevalue(request.param)
+def results(request: pytest.FixtureRequest) -> Results:
+    found: Results = request.getfixturevalue(request.param)
     return found
 
 
-def of_each(said: Said, *scenes: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def of_each(results: Results, *scenes: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The observations of all ranks in each case."""
     for scene in scenes:
-        for case in said[0][scene]:
-            yield case, [rank[scene][case] for rank in said]
+        for case in results[0][scene]:
+            yield case, [rank[scene][case] for rank in results]
 
 
 def assert_same(ranks: list[dict[str, Any]], *names: str) -> None:
@@ -65,15 +65,15 @@ def assert_same(ranks: list[dict[str, Any]], *names: str) -> None:
         assert all(rank[name] == ranks[0][name] for rank in ranks), name
 
 
-def test_the_parameters_are_those_of_the_papers(said: Said) -> None:
+def test_the_parameters_are_those_of_the_papers(results: Results) -> None:
     """Each policy, with and without momentum, after thirty steps; SelSync after sixty: up to the rounding of another order of additions."""
-    for case, ranks in of_each(said, "numbers", "selsync"):
+    for case, ranks in of_each(results, "numbers", "selsync"):
         assert max(rank["off"] for rank in ranks) < ROUNDING, case
 
 
-def test_replicas_are_the_same_bits_after_each_synchronization(said: Said) -> None:
+def test_replicas_are_the_same_bits_after_each_synchronization(results: Results) -> None:
     """Except where a policy lets them diverge; and those are averaged at the end."""
-    for case, ranks in of_each(said, "numbers", "selsync"):
+    for case, ranks in of_each(results, "numbers", "selsync"):
         assert_same(ranks, "synced", "closed")
         assert len(ranks[0]["hashes"]) == len(ranks[0]["synced"]) >= 5
         if any(apart in case for apart in APART):
@@ -83,16 +83,16 @@ def test_replicas_are_the_same_bits_after_each_synchronization(said: Said) -> No
         assert {rank["differed"] for rank in ranks} == {0}
 
 
-def test_selsync_synchronizes_when_the_paper_does(said: Said) -> None:
+def test_selsync_synchronizes_when_the_paper_does(results: Results) -> None:
     """With votes that count zero, one and two steps later; the share of local steps is Eq. 4's, and neither 0 nor 1."""
-    for case, ranks in of_each(said, "selsync"):
+    for case, ranks in of_each(results, "selsync"):
         for rank in ranks:
             assert rank["synced"] == rank["expected"], case
             assert rank["lssr"] == pytest.approx(1 - len(rank["expected"]) / 60)
             assert 0.2 < rank["lssr"] < 0.9
 
 
-def test_known_synchronizations_are_in_their_steps(two: Said) -> None:
+def test_known_synchronizations_are_in_their_steps(two: Results) -> None:
     """In the steps that the policy's text determines."""
     synced = {
         case: two[0]["numbers"][f"{case} plain"]["synced"] for case in ("accumulate(k=4)", "qsr(h=2, alpha=0.11)")
@@ -102,7 +102,7 @@ def test_known_synchronizations_are_in_their_steps(two: Said) -> None:
     assert two[0]["numbers"]["post_local_sgd(start=5, h=4) plain"]["synced"] == [0, 1, 2, 3, 4, 8, 12, 16, 20, 24, 28]
 
 
-def test_statistics_of_batches_are_averaged_too(two: Said) -> None:
+def test_statistics_of_batches_are_averaged_too(two: Results) -> None:
     """Batch normalization's running means, under AdamW: replicas are equal, including buffers."""
     ranks = [rank["modules"]["normalized"] for rank in two]
     assert max(rank["off"] for rank in ranks) < ROUNDING
@@ -110,7 +110,7 @@ def test_statistics_of_batches_are_averaged_too(two: Said) -> None:
 
 
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd(h=4)", "accumulate(k=4)"])
-def test_ways_to_use_ddp_still_work(two: Said, policy: str) -> None:
+def test_ways_to_use_ddp_still_work(two: Results, policy: str) -> None:
     """Gradients as views of buckets, two passes per step with one in no_sync, parameters that only rank 0 uses."""
     view, halves, uneven = (
         [rank["modules"][f"{way} {policy}"] for rank in two] for way in ("view", "no_sync", "uneven")
@@ -121,21 +121,26 @@ def test_ways_to_use_ddp_still_work(two: Said, policy: str) -> None:
     assert_same(uneven, "closed")
 
 
-def test_all_ranks_change_the_policy_in_the_same_step(said: Said) -> None:
+def test_all_ranks_change_the_policy_in_the_same_step(results: Results) -> None:
     """As rank 0 requested, soon afterwards, however slow the others are; and they synchronize in the same steps."""
-    ranks = [rank["switched"] for rank in said]
+    ranks = [rank["switched"] for rank in results]
     policies = ranks[0]["policies"]
     turns = [(step, policy) for step, policy in enumerate(policies) if step and policy != policies[step - 1]]
 
     assert_same(ranks, "policies", "synced", "closed")
-    told = [(15, "local_sgd(h=3)"), (40, "selsync(delta=0.02, late=2)"), (65, "local_sgd(h=5, delay=4)"), (90, "bsp")]
-    assert [policy for _, policy in turns] == [policy for _, policy in told]
-    assert all(when < step <= when + 20 for (step, _), (when, _) in zip(turns, told, strict=True))
+    requested = [
+        (15, "local_sgd(h=3)"),
+        (40, "selsync(delta=0.02, late=2)"),
+        (65, "local_sgd(h=5, delay=4)"),
+        (90, "bsp"),
+    ]
+    assert [policy for _, policy in turns] == [policy for _, policy in requested]
+    assert all(when < step <= when + 20 for (step, _), (when, _) in zip(turns, requested, strict=True))
 
 
-def test_replicas_are_equal_under_bsp_again(said: Said) -> None:
+def test_replicas_are_equal_under_bsp_again(results: Results) -> None:
     """Including momentum and buffers: equal gradients keep them equal from the first step on."""
-    ranks = [rank["switched"] for rank in said]
+    ranks = [rank["switched"] for rank in results]
     last = len(ranks[0]["policies"]) - ranks[0]["policies"][::-1].index("local_sgd(h=5, delay=4)")
     after = [index for index, step in enumerate(ranks[0]["synced"]) if step >= last]
 
@@ -143,14 +148,14 @@ def test_replicas_are_equal_under_bsp_again(said: Said) -> None:
     assert all(rank["hashes"][after[0] :] == ranks[0]["hashes"][after[0] :] for rank in ranks)
 
 
-def test_a_momentum_of_one_number_is_averaged_too(two: Said) -> None:
+def test_a_momentum_of_one_number_is_averaged_too(two: Results) -> None:
     """A bias of one output stays equal in steps of BSP after many local ones."""
     ranks = [rank["momentum_united"] for rank in two]
     assert ranks[0]["policies"][-1] == "bsp"
     assert_same(ranks, "hashes")
 
 
-def test_accumulated_gradients_are_not_lost_in_a_change(two: Said) -> None:
+def test_accumulated_gradients_are_not_lost_in_a_change(two: Results) -> None:
     """Four or five of them make one update, and BSP continues from there with its momentum."""
     ranks = [rank["gathered"] for rank in two]
     assert ranks[0]["policies"][-1] == "bsp" and ranks[0]["policies"][3] == "accumulate(k=20)"
@@ -158,7 +163,7 @@ def test_accumulated_gradients_are_not_lost_in_a_change(two: Said) -> None:
     assert_same(ranks, "hashes")
 
 
-def test_an_averaging_in_the_background_loses_nothing(two: Said) -> None:
+def test_an_averaging_in_the_background_loses_nothing(two: Results) -> None:
     """In each step the sum over the ranks is that of all their updates, whatever is in transit; in between the replicas differ."""
     ranks = [rank["conserved"] for rank in two]
     assert max(rank["off"] for rank in ranks) < ROUNDING
@@ -178,10 +183,10 @@ def test_a_restart_continues_to_the_same_bits(tmp_path: Path) -> None:
 
 def test_only_data_parallel_ranks_average(tmp_path: Path) -> None:
     """On a mesh of two by two: each shard equals that of one process with whole replicas; tensor-parallel peers synchronize in the same steps."""
-    said = [rank["mesh"] for rank in run(tmp_path, "mesh", world_size=4)]
+    results = [rank["mesh"] for rank in run(tmp_path, "mesh", world_size=4)]
 
-    for policy, facts in said[0].items():
-        ranks = [rank[policy] for rank in said]
+    for policy, facts in results[0].items():
+        ranks = [rank[policy] for rank in results]
         assert_same(ranks, "synced", "steps")
         assert max(rank["off"] for rank in ranks) < ROUNDING, policy
         assert 5 < len(facts["synced"]) <= facts["steps"] == 30

@@ -29,7 +29,7 @@ SCENES = ("together", "ahead", "followed", "restarted", "compressed")
 class Ran:
     """The observations of each rank in each scene, and the marks."""
 
-    said: list[dict[str, Any]]
+    results: list[dict[str, Any]]
     marks: Marks
 
     def marked(self, job: str, rank: int, *kinds: Kind) -> list[Mark]:
@@ -41,9 +41,9 @@ def ran(request: pytest.FixtureRequest) -> Iterator[Ran]:
     scenes = [word for scene in SCENES for word in ("--scene", scene)]
     with listening() as (folder, marks):
         arguments = ["--folder", str(folder), "--servers", str(request.param), *scenes]
-        said = run_ranks(CHILD, arguments, world_size=2 + request.param)
+        results = run_ranks(CHILD, arguments, world_size=2 + request.param)
         marks.close()
-        yield Ran(said[:2], marks)
+        yield Ran(results[:2], marks)
 
 
 def reference(steps: int) -> list[list[Fraction]]:
@@ -71,13 +71,13 @@ def test_no_staleness_is_one_process_with_the_mean_gradient(ran: Ran) -> None:
     expected = reference(3)
     assert expected[0] == first
 
-    for said in ran.said:
-        assert [[Fraction(number) for number in step] for step in said["together"]["after"]] == expected
+    for result in ran.results:
+        assert [[Fraction(number) for number in step] for step in result["together"]["after"]] == expected
 
 
 def test_buffers_and_frozen_parameters_stay_local(ran: Ran) -> None:
     """Rank 1 keeps its initial values."""
-    assert [said["together"]["own"] for said in ran.said] == [[0.0, 0.0], [1.0, 1.0]]
+    assert [result["together"]["own"] for result in ran.results] == [[0.0, 0.0], [1.0, 1.0]]
 
 
 def test_the_meter_reports_response_times_and_no_staleness(ran: Ran) -> None:
@@ -95,7 +95,7 @@ def test_the_meter_reports_response_times_and_no_staleness(ran: Ran) -> None:
 
 def test_a_fast_rank_waits_at_the_bound(ran: Ran) -> None:
     """`s=2`: rank 0's fourth update is three ahead, so its reply contains rank 1's second (each of those is 50, its own 1/2)."""
-    fast, slow = (said["ahead"]["after"] for said in ran.said)
+    fast, slow = (result["ahead"]["after"] for result in ran.results)
 
     assert fast == [0.5, 1.0, 51.5, 102.0, 102.5]
     assert slow == [51.0, 102.0]
@@ -110,19 +110,19 @@ def test_staleness_is_counted_in_updates_of_others(ran: Ran) -> None:
 
 def test_all_end_with_the_same_parameters(ran: Ran) -> None:
     """`close` waits until no rank updates any more: seven updates, all shards."""
-    assert [said["ahead"]["final"] for said in ran.said] == [[102.5] * 3] * 2
+    assert [result["ahead"]["final"] for result in ran.results] == [[102.5] * 3] * 2
 
 
 def test_another_policy_releases_a_waiting_rank(ran: Ran) -> None:
     """Rank 0 changes the policy, at once: rank 1 makes its five updates while rank 0 makes none, and both end with them."""
-    assert ran.said[1]["followed"]["after"] == [50.0, 100.0, 150.0, 200.0, 250.0]
-    assert [said["followed"]["final"] for said in ran.said] == [[250.0] * 3] * 2
+    assert ran.results[1]["followed"]["after"] == [50.0, 100.0, 150.0, 200.0, 250.0]
+    assert [result["followed"]["final"] for result in ran.results] == [[250.0] * 3] * 2
 
 
 def test_a_restart_continues_to_the_same_bits(ran: Ran) -> None:
     """A checkpoint after three of six steps of Adam, loaded over other parameters; the counts continue too."""
-    for said, version in zip(ran.said, (12, None), strict=True):
-        assert said["restarted"] == {"same": [True] * 4, "clock": 6, "version": version}
+    for result, version in zip(ran.results, (12, None), strict=True):
+        assert result["restarted"] == {"same": [True] * 4, "clock": 6, "version": version}
 
 
 @pytest.mark.parametrize(
@@ -131,22 +131,22 @@ def test_a_restart_continues_to_the_same_bits(ran: Ran) -> None:
 )
 def test_what_a_compressed_push_omits_is_kept(ran: Ran, compression: str, least: int, most: int) -> None:
     """Of 20 updates of both ranks: what the server received plus the residuals is the total change. Octets of a push: 16,000 uncompressed."""
-    told = [said["compressed"][compression] for said in ran.said]
-    (wanted, kept), (others, other_kept) = ([torch.tensor(side) for side in one["sides"][:2]] for one in told)
-    arrived = torch.tensor(told[0]["sides"][2])
+    compressed = [result["compressed"][compression] for result in ran.results]
+    (wanted, kept), (others, other_kept) = ([torch.tensor(side) for side in one["sides"][:2]] for one in compressed)
+    arrived = torch.tensor(compressed[0]["sides"][2])
 
     assert (arrived + kept + other_kept - wanted - others).abs().max() < 1e-4
     assert kept.abs().max() > 0
-    assert all(least <= one["sent_bytes"] <= most for one in told)
-    assert told[0]["sides"][2] == told[1]["sides"][2]
+    assert all(least <= one["sent_bytes"] <= most for one in compressed)
+    assert compressed[0]["sides"][2] == compressed[1]["sides"][2]
 
 
 def test_a_ddp_module_does_not_reduce_meanwhile() -> None:
     """Gradients are the ranks' own (1 and 3) while the server runs, and their mean again afterwards."""
     with listening() as (folder, _):
-        said = run_ranks(CHILD, ["--folder", str(folder), "--scene", "reduced"])
+        results = run_ranks(CHILD, ["--folder", str(folder), "--scene", "reduced"])
 
-    assert [facts["reduced"]["gradients"] for facts in said] == [[1.0, 2.0], [3.0, 2.0]]
+    assert [facts["reduced"]["gradients"] for facts in results] == [[1.0, 2.0], [3.0, 2.0]]
 
 
 def ends(failure: str, servers: int, timeout_s: float = 60.0) -> list[tuple[int, dict[str, str]]]:
@@ -176,8 +176,8 @@ def ends(failure: str, servers: int, timeout_s: float = 60.0) -> list[tuple[int,
 def ended(process: RankProcess, stands_still: bool) -> tuple[int, dict[str, str]]:
     if stands_still:
         return 0, {}
-    said, complained = process.communicate(timeout=TIMEOUT_S)
-    lines = said.strip().splitlines()
+    output, complained = process.communicate(timeout=TIMEOUT_S)
+    lines = output.strip().splitlines()
     status = process.wait()
     assert lines or status <= 0, complained[-3000:]
     return status, json.loads(lines[-1]) if lines else {}
@@ -186,8 +186,8 @@ def ended(process: RankProcess, stands_still: bool) -> tuple[int, dict[str, str]
 KILLED = -9
 
 
-def sync_error(said: str) -> tuple[int, dict[str, str]]:
-    return 0, {"error": "SyncError", "said": said}
+def sync_error(message: str) -> tuple[int, dict[str, str]]:
+    return 0, {"error": "SyncError", "message": message}
 
 
 @pytest.mark.parametrize("failure", ["killed_rank", "killed_alone"])
@@ -204,7 +204,7 @@ def test_a_killed_rank_s_shard_ends_with_it() -> None:
 
     assert second == (KILLED, {})
     assert (status, first["error"]) == (0, "SyncError")
-    assert first["said"].startswith("rank 1 has ended")
+    assert first["message"].startswith("rank 1 has ended")
 
 
 def test_a_stopped_rank_is_named() -> None:
@@ -216,10 +216,10 @@ def test_a_stopped_rank_is_named() -> None:
 
 def test_the_others_get_the_error_of_a_rank_that_raises() -> None:
     """Its own error is unchanged."""
-    said = sync_error("rank 1 ended: ValueError: no more data")
-    own = 0, {"error": "ValueError", "said": "no more data"}
+    expected = sync_error("rank 1 ended: ValueError: no more data")
+    own = 0, {"error": "ValueError", "message": "no more data"}
 
-    assert ends("failed_rank", servers=1) == [said, own, said]
+    assert ends("failed_rank", servers=1) == [expected, own, expected]
 
 
 def test_a_script_that_ends_without_closing_is_detected() -> None:
@@ -228,7 +228,7 @@ def test_a_script_that_ends_without_closing_is_detected() -> None:
 
     assert second == (0, {})
     assert (status, first["error"]) == (0, "SyncError")
-    assert first["said"].startswith("rank 1 has ended")
+    assert first["message"].startswith("rank 1 has ended")
 
 
 def test_a_killed_server_is_named_to_all() -> None:
@@ -238,7 +238,7 @@ def test_a_killed_server_is_named_to_all() -> None:
     assert killed == (KILLED, {})
     for status, facts in others:
         assert (status, facts["error"]) == (0, "SyncError")
-        assert facts["said"].startswith("parameter server 1 has ended")
+        assert facts["message"].startswith("parameter server 1 has ended")
 
 
 def test_a_server_that_never_starts_is_named() -> None:
@@ -253,4 +253,4 @@ def test_a_rank_of_another_job_is_rejected() -> None:
     """All get an error that describes both."""
     for status, facts in ends("another_job", servers=1):
         assert (status, facts["error"]) == (0, "SyncError")
-        assert "job 'job of rank 0'" in facts["said"] and "job 'job of rank 1'" in facts["said"]
+        assert "job 'job of rank 0'" in facts["message"] and "job 'job of rank 1'" in facts["message"]

@@ -117,8 +117,8 @@ def test_a_rank_waits_that_is_further_ahead_than_allowed() -> None:
 
 def test_what_policies_combine() -> None:
     """By it torch's side chooses its action."""
-    said = [policy.combines for policy in (BSP(), Accumulate(2), LocalSGD(2), PostLocalSGD(1, 2), QSR(1, 1), SSP(1))]
-    assert said == [Combine.GRADIENTS, Combine.ACCUMULATED, *[Combine.PARAMETERS] * 3, Combine.SERVER]
+    found = [policy.combines for policy in (BSP(), Accumulate(2), LocalSGD(2), PostLocalSGD(1, 2), QSR(1, 1), SSP(1))]
+    assert found == [Combine.GRADIENTS, Combine.ACCUMULATED, *[Combine.PARAMETERS] * 3, Combine.SERVER]
 
 
 def test_an_averaging_ends_before_the_next_one_begins() -> None:

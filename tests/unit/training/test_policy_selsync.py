@@ -95,8 +95,8 @@ def jobs_votes(policy: SelSync, ranks: int, steps: int) -> list[bool]:
     """Whether any rank votes, in each step after a while: every rank's norms are its own, and independent."""
     drawn = random.Random(5)
     voters = [Voter(policy, rank, ranks) for rank in range(ranks)]
-    said = [max([voter.vote(drawn.lognormvariate(0, 1)) for voter in voters]) for _ in range(steps + 300)]
-    return said[300:]
+    voted = [max([voter.vote(drawn.lognormvariate(0, 1)) for voter in voters]) for _ in range(steps + 300)]
+    return voted[300:]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def jobs_votes(policy: SelSync, ranks: int, steps: int) -> list[bool]:
 )
 def test_a_quantile_is_the_share_of_local_steps(ranks: int, quantile: float) -> None:
     """For any number of ranks, one vote of which is enough, within what so many steps can show."""
-    said = jobs_votes(SelSync(quantile=quantile), ranks, 1_200)
-    assert 1 - sum(said) / len(said) == pytest.approx(quantile, abs=0.04 if ranks < 256 else 0.02)
+    voted = jobs_votes(SelSync(quantile=quantile), ranks, 1_200)
+    assert 1 - sum(voted) / len(voted) == pytest.approx(quantile, abs=0.04 if ranks < 256 else 0.02)
 
 
 def test_a_threshold_means_another_share_on_each_number_of_ranks() -> None:
@@ -118,8 +118,8 @@ def test_a_threshold_means_another_share_on_each_number_of_ranks() -> None:
 def test_a_quantile_needs_some_changes_first() -> None:
     """Until there are enough, every step synchronizes."""
     drawn = random.Random(1)
-    said = votes(SelSync(quantile=0.9), 1, [drawn.random() for _ in range(MIN_CHANGES + 100)])
-    assert all(said[:MIN_CHANGES]) and not all(said[MIN_CHANGES:])
+    voted = votes(SelSync(quantile=0.9), 1, [drawn.random() for _ in range(MIN_CHANGES + 100)])
+    assert all(voted[:MIN_CHANGES]) and not all(voted[MIN_CHANGES:])
 
 
 def test_gradients_that_never_change_synchronize() -> None:
@@ -130,11 +130,11 @@ def test_gradients_that_never_change_synchronize() -> None:
 def test_one_vote_is_enough() -> None:
     """None means that no votes are due in this step."""
     policy = SelSync(delta=0.3)
-    said = [
+    voted = [
         policy.decide(PolicyContext(step=3, steps_since_sync=1, ranks=3, votes=flags))
         for flags in (None, (False,) * 3, (False, True, False))
     ]
-    assert said == [Decision.LOCAL, Decision.LOCAL, Decision.SYNC]
+    assert voted == [Decision.LOCAL, Decision.LOCAL, Decision.SYNC]
     assert policy.combines is Combine.PARAMETERS
     assert SelSync(delta=0.3, aggregate="gradients").combines is Combine.GRADIENTS
 
@@ -148,9 +148,9 @@ def test_a_voter_resumes_unchanged(norms: list[float], stop: int, policy: SelSyn
     """Saved after any step and loaded elsewhere, its votes are those of an uninterrupted one."""
     whole, before, after = (Voter(policy, 1, 4) for _ in range(3))
     expected = [whole.vote(norm) for norm in norms]
-    said = [before.vote(norm) for norm in norms[:stop]]
+    voted = [before.vote(norm) for norm in norms[:stop]]
     after.load_state_dict(before.state_dict())
-    assert said + [after.vote(norm) for norm in norms[stop:]] == expected
+    assert voted + [after.vote(norm) for norm in norms[stop:]] == expected
 
 
 @pytest.mark.parametrize("stop", range(30, 60))
@@ -159,6 +159,6 @@ def test_a_voter_resumes_the_carried_fraction(stop: int) -> None:
     drawn = random.Random(4)
     norms = [drawn.lognormvariate(0, 1) for _ in range(200)]
     before, after = (Voter(SelSync(quantile=0.8), 0, 4) for _ in range(2))
-    said = [before.vote(norm) for norm in norms[:stop]]
+    voted = [before.vote(norm) for norm in norms[:stop]]
     after.load_state_dict(before.state_dict())
-    assert said + [after.vote(norm) for norm in norms[stop:]] == votes(SelSync(quantile=0.8), 4, norms)
+    assert voted + [after.vote(norm) for norm in norms[stop:]] == votes(SelSync(quantile=0.8), 4, norms)

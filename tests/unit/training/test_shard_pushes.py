@@ -65,11 +65,11 @@ def test_the_largest_element_is_sent_first_and_the_rest_later() -> None:
     """One of four elements per push: 8, then 1 + 4, then 2 + 3."""
     encoder = PushEncoder()
     encoder.use(TopK(0.25))
-    said = [
+    received = [
         arrive(encoder, [torch.tensor(step)], 1)[0].tolist()
         for step in ([8.0, 4.0, 3.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0])
     ]
-    assert said == [[8, 0, 0, 0], [0, 5, 0, 0], [0, 0, 5, 0]]
+    assert received == [[8, 0, 0, 0], [0, 5, 0, 0], [0, 0, 5, 0]]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS[1:])
@@ -91,8 +91,8 @@ def test_half_precision_does_not_overflow() -> None:
     """The rest of a large value is sent later, instead of an infinity that would stay in the server."""
     encoder = PushEncoder()
     encoder.use(Fp16())
-    said = [arrive(encoder, [torch.tensor([push])], 1)[0].item() for push in (100_000.0, 0.0)]
-    assert said == [65_504, 100_000 - 65_504]
+    received = [arrive(encoder, [torch.tensor([push])], 1)[0].item() for push in (100_000.0, 0.0)]
+    assert received == [65_504, 100_000 - 65_504]
 
 
 def test_the_gain_test_of_a_rank_resumes() -> None:
