@@ -9,9 +9,10 @@ import argparse
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, Literal
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 
 from timesyncd.messages.fleet import HistoryBatch, HistoryRow, Rollup, Summary
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
@@ -84,7 +85,7 @@ def _source(source: str, driver: str, gm: str | None) -> SourceState:
             "steps_removed": 1,
         }
         known |= {"domain": 24, "ptp_timescale": True, "grandmaster_identity": gm, "current_utc_offset_s": 37}
-    kind = "phc" if gm is None else "ptp"
+    kind: Literal["phc", "ptp"] = "phc" if gm is None else "ptp"
     return SourceState(name=source, driver=driver, reachable=True, kind=kind, poll_duration_ns=310_000, **known)
 
 
@@ -105,7 +106,7 @@ class Load:
 
     def __init__(self, port: int, nodes: int, every_s: float, rollups_every_s: float) -> None:
         self._nodes, self._every_s, self._rollups_every_s = nodes, every_s, rollups_every_s
-        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
         self._client.max_inflight_messages_set(1_000)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()

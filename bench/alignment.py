@@ -122,7 +122,7 @@ def main() -> None:
         told = {
             "alignment of all": median_ms(partial(fleet.alignment, None, NOW)),
             "of all by name": median_ms(partial(fleet.alignment, fleet.names(), NOW)),
-            "summary": median_ms(partial(fleet.summary, NOW)),
+            "overview": median_ms(partial(fleet.overview, NOW)),
         }
         print(
             f"{shape}: "

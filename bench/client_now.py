@@ -11,7 +11,7 @@ import time
 import timeit
 from pathlib import Path
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval
 from timesyncd.client import Clock, GmNs
 from timesyncd.client import clock as clock_module
 from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
@@ -83,8 +83,8 @@ def names(clock: Clock) -> dict[str, object]:
         | {"time": time, "empty": Empty(), "mono_ns": time.monotonic_ns(), "bound_ns": 5_000}
     )
     return found | {
-        "Interval": clock_module.Interval,
-        "Quick": clock_module._Quick,
+        "Interval": Interval,
+        "Quick": clock_module._FastInterval,
         "tuple_new": tuple.__new__,
         "status": ClockStatus.SYNCHRONIZED,
         "t": GmNs(real_ns),

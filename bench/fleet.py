@@ -26,6 +26,7 @@ from urllib.request import urlopen
 
 import paho.mqtt.client as paho
 from _units import cpu_s
+from paho.mqtt.enums import CallbackAPIVersion
 
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import Mosquitto
@@ -153,8 +154,8 @@ def bare_us(nodes: int) -> float:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bare-")))
         broker = stack.enter_context(Mosquitto())
         payloads: list[bytes] = []
-        client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-        client.on_message = lambda _client, _data, message: payloads.append(message.payload)
+        client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        client.on_message = lambda _client, _data, message: payloads.append(bytes(message.payload))
         client.connect("127.0.0.1", broker.port)
         client.subscribe("timesyncd/v1/node/+/state")
         load = Load(broker.port, nodes)

@@ -48,7 +48,7 @@ async def native(server: Path, folder: Path, reads: int, pause_s: float) -> tupl
     pausing, before = cpu_s() - before, cpu_s()
     for _ in range(reads):
         began = time.perf_counter()
-        await questions.ask([(ManagementId.TIME_STATUS_NP, ALL_PORTS)])
+        await questions.query([(ManagementId.TIME_STATUS_NP, ALL_PORTS)])
         walls.append(time.perf_counter() - began)
         await asyncio.sleep(pause_s)
     used = cpu_s() - before - pausing

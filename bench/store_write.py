@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Rate
 from timesyncd.ipc.clock_segment import TERMS
 from timesyncd.sample import ClockSample, PortState
 from timesyncd.store import session
@@ -40,7 +40,7 @@ BOUND = ErrorBound(
     as_of_ns=10**12, real_minus_boot_ns=SAMPLE.real_minus_boot_ns, parent_hard=Bound(5_911, 50_400), gm_hard=Bound(6_111, 50_500),
     utc_hard=Bound(6_361, 50_600), gm_status=ClockStatus.SYNCHRONIZED, utc_status=ClockStatus.SYNCHRONIZED, utc_seconds_removed=37,
     parent_stat=Bound(1_802, 1_210), gm_stat=Bound(2_002, 1_310), utc_stat=Bound(2_252, 1_410),
-    terms=dict.fromkeys(TERMS, 591), stat_terms=dict.fromkeys(TERMS[:5], 360), rates={"oscillator": 1_000, "steering": 49_300},
+    terms=dict.fromkeys(TERMS, 591), stat_terms=dict.fromkeys(TERMS[:5], 360), rates={Rate.LOCAL_DRIFT: 1_000, Rate.STEERING: 49_300},
 )  # fmt: skip
 
 
