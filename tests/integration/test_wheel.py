@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -38,7 +39,13 @@ ARGUMENTS = {
 
 #: What works without any extra, and what needs another one than the daemon's, with what is to be installed.
 ALONE = ("now", "policy", "preflight", "replay", "merge-traces")
-EXTRA = {"profile-from-mib": ("mib", "daemon,mib"), "audit": ("audit", "audit"), "run-audit": ("audit", "audit")}
+EXTRA = {
+    "profile-from-mib": ("the mib extra", "daemon,mib"),
+    "audit": ("the audit extra", "audit"),
+    "run-audit": ("the audit extra", "audit"),
+    "demo": (r"the package \w+", "daemon,demo"),
+    "simulate": (r"the package \w+", "daemon,demo"),
+}
 
 
 def tree() -> list[Path]:
@@ -151,9 +158,10 @@ def test_what_needs_the_extra_names_it(alone: Path, command: str) -> None:
     """Every other command exits 2 with the one line that helps."""
     done = run(alone, "timesyncd", command, *ARGUMENTS.get(command, []))
 
-    extra, installed = EXTRA.get(command, ("daemon", "daemon"))
-    told = f"timesyncd {command} needs the {extra} extra: pip install 'timesyncd[{installed}]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    missing, extras = EXTRA.get(command, (r"the package \w+", "daemon"))
+    line = rf"timesyncd {command}: {missing} is missing: pip install 'timesyncd\[{extras}\]'\n"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(line, done.stderr)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

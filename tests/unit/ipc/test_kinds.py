@@ -12,15 +12,16 @@ from timesyncd.ipc.job_datagram import Kind, Trait, kind_text, kinds_with
 
 #: Adds one row to the table before any reader imports it.
 WITH_ONE_MORE = """
-import importlib.util, sys
+import importlib.util, re, sys
 from pathlib import Path
 spec = importlib.util.find_spec("timesyncd.ipc.job_datagram")
 source = Path(spec.origin).read_text()
-last = '    REPLICA = 18, "replica", Trait.NONE\\n'
-assert source.count(last) == 1
+rows = [line for line in source.splitlines(keepends=True) if re.match(r'    [A-Z_]+ = \\d+, "', line)]
+last, number = rows[-1], len(rows)
 module = importlib.util.module_from_spec(spec)
 sys.modules[spec.name] = module
-exec(compile(source.replace(last, last + "    NEW = 19, 'new', %s\\n"), spec.origin, "exec"), module.__dict__)
+exec(compile(source.replace(last, last + f"    NEW = {number}, 'new', %s\\n"), spec.origin, "exec"), module.__dict__)
+new = int(module.Kind.NEW)
 sys.path[:0] = ["tests/support"]
 """
 
@@ -48,20 +49,20 @@ def test_a_new_collective_is_known_to_every_reader() -> None:
 
         jobs = Jobs(100)
         for rank in (0, 1):
-            jobs.accept(batches.batch(rank, replace(batches.mark(5), kind=19)), 0)
+            jobs.accept(batches.batch(rank, replace(batches.mark(5), kind=new)), 0)
         jobs.advance(0)
         (job,) = jobs
         (sync,) = job.window
-        assert (sync.kind, sorted(sync.arrivals), sync.comparison is not None) == (19, [0, 1], True)
-        assert position_text((19, 1)) == "new 1"
+        assert (sync.kind, sorted(sync.arrivals), sync.comparison is not None) == (new, [0, 1], True)
+        assert position_text((new, 1)) == "new 1"
         own = LocalSums()
-        own.add_all([(1, 0, 19, 100, 110, 200, 8), (2, 0, 19, 300, 310, 400, 8)])
+        own.add_all([(1, 0, new, 100, 110, 200, 8), (2, 0, new, 300, 310, 400, 8)])
         assert own.signals().wait_step_ns == 90
-        assert 19 in causality.CLOCK_EVIDENCE and 19 in causality.NEEDS_ALL_RANKS
-        assert 19 in collective_ends.NEEDS_ALL_RANKS
-        assert 19 in recording_files.COLLECTIVES
-        assert 19 in buckets._BUCKETS
-        assert 19 in _EQUAL_SIZES
+        assert new in causality.CLOCK_EVIDENCE and new in causality.NEEDS_ALL_RANKS
+        assert new in collective_ends.NEEDS_ALL_RANKS
+        assert new in recording_files.COLLECTIVES
+        assert new in buckets._BUCKETS
+        assert new in _EQUAL_SIZES
         """,
     )
 
@@ -79,12 +80,12 @@ def test_a_new_kind_of_request_and_of_message_is_known_to_every_reader() -> None
         from timesyncd.jobs.joining import Jobs
 
         jobs = Jobs(100)
-        jobs.accept(batches.batch(0, replace(batches.mark(5), kind=19, begin_ns=100, end_ns=190)), 0)
+        jobs.accept(batches.batch(0, replace(batches.mark(5), kind=new, begin_ns=100, end_ns=190)), 0)
         (job,) = jobs
         assert list(job.flows.responses) == [90]
-        assert 19 in recording_files.REQUESTS
+        assert new in recording_files.REQUESTS
         own = LocalSums()
-        own.add_all([(1, 0, 19, 100, 100, 190, 8)])
+        own.add_all([(1, 0, new, 100, 100, 190, 8)])
         assert own.signals().response_p50_ns == 90
         """,
     )
