@@ -27,9 +27,9 @@ def new_engine(url: str = "sqlite://") -> Engine:
 
 
 @pytest.fixture(scope="module")
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """Of the kind that `--database` names, as the store opens it."""
-    is_file = request.config.getoption("--database") == "sqlite"
+    is_file = database == "sqlite"
     location = (
         StoreLocation(path=tmp_path_factory.mktemp("store") / "h.sqlite") if is_file else shared_server().database()
     )

@@ -121,9 +121,9 @@ def own_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+def location(database: str, tmp_path: Path) -> StoreLocation:
     """An empty store of the kind that `--database` names."""
-    if request.config.getoption("--database") == "sqlite":
+    if database == "sqlite":
         return StoreLocation(path=tmp_path / "history.sqlite")
     return shared_server().database()
 
