@@ -64,5 +64,5 @@ def test_what_the_audit_writes_is_read(tmp_path: Path) -> None:
 
     assert found.buckets is not None
     assert found.buckets.bytes == [4 * LAYER] * 4
-    assert found.buckets.caps_mib is None and found.buckets.reason.startswith("all buckets are of about one size")
+    assert found.buckets.caps_mib is None and found.buckets.reason.startswith("all buckets have about the same size")
     assert sizes == [[4 * LAYER, 12 * LAYER]] * 2

@@ -216,7 +216,10 @@ def play() -> Course:
         kept = world.kept()
         spent = eventually(world.phase, is_spent)
         shown = page(
-            hub, lambda text: all(text.count(each) == 2 for each in ("grandmaster-antenna · ", "budget is exhausted"))
+            hub,
+            lambda text: all(
+                text.count(each) == 2 for each in ("grandmaster-antenna · ", "the holdover budget is exhausted")
+            ),
         )
         eventually(lambda: ask(hub, "grandmasters"), lambda units: all(u["clock_state"] == "locked" for u in units), 60)
         world.announce(6)
