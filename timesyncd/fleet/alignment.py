@@ -178,7 +178,7 @@ def _grown(clocks: Sequence[NodeClock], now: Moment) -> tuple[list[_Group], list
         origin, published, lasts, invalid_before, group, parent, growth, gm, gm_growth, utc, utc_growth, silent_from = (
             clock.aging
         )
-        if published - offset_ns < origin:  # noqa: PLR1730  a call of min() takes longer than what stands here
+        if published - offset_ns < origin:  # noqa: PLR1730  a call of min() takes longer than the comparison
             origin = published - offset_ns
         age = boottime_ns - origin if boottime_ns > origin else 0  # a moment before its receipt
         left = lasts - age

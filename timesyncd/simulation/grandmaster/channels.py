@@ -12,7 +12,7 @@ from timesyncd.simulation.grandmaster.device import Device
 DAY_S = 86_400
 #: Of what cte is the mean and max-te the largest: the last 100 seconds, every tenth of them.
 _WINDOW_S, _WINDOW_STEP_S = 100, 10
-#: What a PTP input reads where it is connected to no simulated unit: a fair clock, far away.
+#: What a PTP input reads where it is connected to no simulated grandmaster: a fair clock, far away.
 _FAR_NS, _FAR_SWING_NS, _FAR_PERIOD_S = 15.0, 4.0, 977.0
 
 
