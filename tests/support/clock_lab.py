@@ -23,7 +23,7 @@ DELAY_NS = 10_000
 #: After so many seconds the oscillator's rate, and what is usual, are known.
 LEARNT_S = 65
 
-UNTOLD: dict[str, Any] = {"delay_requests_sent": None, "delay_responses_received": None}
+WITHOUT_COUNTERS: dict[str, Any] = {"delay_requests_sent": None, "delay_responses_received": None}
 
 
 def deadbeat(offset_ns: int) -> int:

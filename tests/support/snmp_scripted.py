@@ -13,7 +13,7 @@ from timesyncd.snmp.security import MasterKeys
 
 SYSTEM: Oid = (1, 3, 6, 1, 2, 1, 1)
 DESCRIPTION: Oid = (*SYSTEM, 1)
-TEXT = ber.encode(ber.OCTETS, b"unit")
+TEXT = ber.encode(ber.OCTETS, b"device")
 
 Answer = Callable[[bytes], Iterable[bytes]]
 

@@ -63,8 +63,8 @@ def test_any_answers_of_an_agent_make_a_message_or_are_malformed(served: dict[Oi
     assert GrandmasterState.model_validate_json(state.model_dump_json()) == state
 
 
-NOTIFICATIONS = [told.oid for profile in PROFILES for told in profile.notification]
-VARIABLES = [oid for profile in PROFILES for told in profile.notification for oid in told.variables.values()]
+NOTIFICATIONS = [entry.oid for profile in PROFILES for entry in profile.notification]
+VARIABLES = [oid for profile in PROFILES for entry in profile.notification for oid in entry.variables.values()]
 tails = st.lists(st.integers(0, 200), max_size=2).map(tuple)
 traps = st.builds(
     Trap,
@@ -80,7 +80,7 @@ traps = st.builds(
 
 @given(st.lists(traps, max_size=4))
 def test_any_notification_makes_an_alarm_event(sent: list[Trap]) -> None:
-    """Whatever a unit sends of itself is an event that can be published, or a repetition."""
+    """Whatever a grandmaster sends by itself is an event that can be published, or a repetition."""
     notifications = NotificationDecoder("gm-a", PROFILES)
     for event in filter(None, map(notifications.event, sent)):
         AlarmEventMessage(
@@ -104,7 +104,7 @@ def test_any_notification_makes_an_alarm_event(sent: list[Trap]) -> None:
 
 @given(st.text(max_size=80) | st.from_regex(r"<164>host alarmd: [0-9]{3},[0-9]{1,12},\w{3,6},.{0,9}", fullmatch=True))
 def test_any_line_makes_an_alarm_event_or_none(line: str) -> None:
-    """A line of syslog, whoever wrote it, raises nothing."""
+    """A syslog message from any sender raises no exception."""
     event = NotificationDecoder("gm-a", PROFILES).event_of_line(line, 1)
 
     assert event is None or event.text.isprintable()

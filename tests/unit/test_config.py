@@ -77,7 +77,7 @@ def test_what_runs_and_what_is_off_is_described() -> None:
     ],
 )
 def test_a_hub_publishes_an_address_that_others_can_reach(host: str, is_reachable: bool) -> None:
-    """https://0.0.0.0/ is whoever asks it himself."""
+    """https://0.0.0.0/ is the address of the machine that connects, not of the hub."""
     web = {"host": host, "token": [{"name": "t", "secret": {"env": "T"}}]}
 
     assert config.parse({"web": web}, options_of, "t.toml").web.is_reachable is is_reachable  # type: ignore[union-attr]
@@ -109,7 +109,7 @@ def test_a_policy_that_no_job_receives_is_warned_of(parts: set[str], notes: int)
 
 def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
     """
-    By name; a unit that names none has none.
+    By name; a grandmaster without an oscillator has none.
     """
     parsed = parse(GOOD)
     nameless = parse(GOOD.replace('oscillator = "ocxo"\n', ""))
@@ -119,7 +119,7 @@ def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             ("[web]", "[web]\nprot = 1"),
@@ -172,14 +172,14 @@ def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
         ),
     ],
 )
-def test_one_line_names_file_key_value_and_what_is_allowed(change: tuple[str, str], told: str) -> None:
+def test_one_line_names_file_key_value_and_what_is_allowed(change: tuple[str, str], message: str) -> None:
     """
     Whatever is wrong, the error is one line from which it can be mended.
     """
     with pytest.raises(ConfigError) as caught:
         parse(GOOD.replace(*change))
 
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
@@ -229,10 +229,10 @@ def test_a_missing_secret_is_reported(tmp_path: Path) -> None:
 
 def test_keys_that_exclude_each_other_are_reported_without_the_table() -> None:
     """The line names the table and what is wrong with it; its whole content would bury that."""
-    unit = {"name": "gm", "driver": "timeprovider", "host": "192.0.2.1"}
+    grandmaster = {"name": "gm", "driver": "timeprovider", "host": "192.0.2.1"}
 
     with pytest.raises(ConfigError) as caught:
-        config.parse({"grandmaster": [unit]}, options_of, "t.toml")
+        config.parse({"grandmaster": [grandmaster]}, options_of, "t.toml")
 
     assert str(caught.value) == (
         "t.toml: grandmaster[0]: give at least one of community (SNMP v2c), user (SNMP v3) and https"
@@ -240,11 +240,11 @@ def test_keys_that_exclude_each_other_are_reported_without_the_table() -> None:
 
 
 def test_options_that_a_driver_rejects_name_their_grandmaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of fifty units, an operator must know which one."""
+    """An operator of fifty grandmasters must know which one the error means."""
     monkeypatch.setenv("SHORT", "1234567")
     user = {"name": "w", "auth_pass": {"env": "SHORT"}, "priv_pass": {"env": "SHORT"}}
-    unit = {"name": "gm-7", "driver": "timeprovider", "host": "192.0.2.1", "user": user}
-    options = config.parse({"grandmaster": [unit]}, options_of, "t.toml").grandmaster[0].options
+    grandmaster = {"name": "gm-7", "driver": "timeprovider", "host": "192.0.2.1", "user": user}
+    options = config.parse({"grandmaster": [grandmaster]}, options_of, "t.toml").grandmaster[0].options
 
     with pytest.raises(
         ConfigError, match=r"^gm-7: user\.auth_pass: the pass phrase is too short; SNMPv3 needs at least 8 characters"
@@ -253,7 +253,7 @@ def test_options_that_a_driver_rejects_name_their_grandmaster(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
         ('[web]\nhost = "0.0.0.0"', "t.toml: web: host = '0.0.0.0' is not a loopback address, so [[web.token]] or client_ca is required"),
         ('[web]\ncertificate = "c.pem"', "t.toml: web: certificate and key must be set together, or neither"),
@@ -266,12 +266,12 @@ def test_options_that_a_driver_rejects_name_their_grandmaster(monkeypatch: pytes
         ("[store]\nkeep_minutes_days = 2000", "t.toml: store: coarser data must be kept at least as long: keep_days <= keep_minutes_days <= keep_hours_days"),
     ],
 )  # fmt: skip
-def test_what_keys_of_a_section_mean_together_is_checked(section: str, told: str) -> None:
+def test_what_keys_of_a_section_mean_together_is_checked(section: str, message: str) -> None:
     """A page on the network without a token, half a certificate, two places for one store: one line, and nothing starts."""
     with pytest.raises(ConfigError) as error:
         parse(section)
 
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def examples() -> list[str]:
 
 @pytest.mark.parametrize("example", examples(), ids=["smallest", "whole"])
 def test_the_examples_are_good(example: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`timesyncd check-config` takes each example as it stands, once its secrets are where it says, and warns of nothing."""
+    """`timesyncd check-config` accepts each example, once its secrets are in place, and prints no warning."""
     for name in re.findall(r'"/etc/timesyncd/(.+?)"', example):
         (tmp_path / name).write_text(f"long enough for a key: {name}\n")
     Authority(tmp_path).identity("hub")
@@ -190,7 +190,7 @@ def test_the_grandmasters_page_shows_a_good_configuration(tmp_path: Path) -> Non
     path.write_text(of_grandmasters(r"\["))
     config = load(path, options_of)
 
-    assert [(unit.name, unit.oscillator) for unit in config.grandmaster] == [("gm-a", "ocxo")]
+    assert [(grandmaster.name, grandmaster.oscillator) for grandmaster in config.grandmaster] == [("gm-a", "ocxo")]
     assert config.traps is not None and config.syslog is not None
 
 

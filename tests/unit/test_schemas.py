@@ -146,11 +146,11 @@ def _events() -> list[Message]:
     events = CloudEvents("n1", 7)
     changes = StateChanges(events)
     node = node_state().model_copy(update={"sources": [SourceState(name="s", driver="ptp4l", reachable=True)]})
-    unit = grandmaster("n1", 1, 1).model_copy(
+    polled = grandmaster("n1", 1, 1).model_copy(
         update={"clock_state": "locked", "clock_class": 6, "gnss_state": "locked"}
     )
-    told = [events.finding(finding(), 1), events.alarm(alarm_event())]
-    return [*told, *changes.of_node(node), *changes.of_grandmaster(unit)]
+    published = [events.finding(finding(), 1), events.alarm(alarm_event())]
+    return [*published, *changes.of_node(node), *changes.of_grandmaster(polled)]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ FALLBACK_NAME = "gm-a"
 def suggestion(probe: Probe, own_profiles: Sequence[str] = ()) -> str:
     """`own_profiles`: names or paths that were given beside the shipped ones, as they were given."""
     access, sample = probe.access, probe.snmp.sample if probe.snmp is not None else None
-    name = unit_name(sample)
+    name = grandmaster_name(sample)
     lines = ["[[grandmaster]]", f"name = {quoted(name)}", 'driver = "timeprovider"', _identities(sample)]
     lines.append(f"host = {quoted(access.host)}")
     if access.snmp is not None:
@@ -61,7 +61,7 @@ def suggestion(probe: Probe, own_profiles: Sequence[str] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
-def unit_name(sample: GrandmasterSample | None) -> str:
+def grandmaster_name(sample: GrandmasterSample | None) -> str:
     name = "" if sample is None else re.sub(r"[^A-Za-z0-9._-]+", "-", sample.sys_name or "").strip("-._")[:64]
     return name or FALLBACK_NAME
 

@@ -113,7 +113,7 @@ def finding(id: str = "grandmaster-alarm", subject: str = "gm-2", **more: Any) -
         "until_realtime_ns": None,
         "evidence": "antenna short circuit",
         "cause": "the grandmaster has standing alarms",
-        "remedy": "read them on the unit",
+        "remedy": "read them on the grandmaster",
     } | more
 
 
@@ -401,7 +401,7 @@ def test_a_finding_with_a_chain_shows_it() -> None:
     """The chain from cause to effect replaces the evidence."""
     printed = words(shown(answer(findings=[finding(chain=steps("antenna open", "holdover", "class 7"))])))
 
-    assert "antenna open -> holdover -> class 7 read them on the unit" in printed
+    assert "antenna open -> holdover -> class 7 read them on the grandmaster" in printed
     assert "antenna short circuit" not in printed
 
 

@@ -178,21 +178,21 @@ def test_a_forked_child_reads_what_is_published_later(tmp_path: Path) -> None:
     publish(tmp_path)
     clock = Clock(tmp_path)
     clock.gm_now()
-    told, tell = os.pipe()
+    ready_read, ready_write = os.pipe()
     deadline_ns = time.monotonic_ns() + 20 * NS_PER_S
     child = os.fork()
     if child == 0:
         good = clock.wait_after(GmNs(time.time_ns()), timeout_s=5).reached is True
         good &= clock.translate(monotonic_ns=time.monotonic_ns()).interval.status is ClockStatus.SYNCHRONIZED
-        os.write(tell, b"x")
+        os.write(ready_write, b"x")
         while clock.gm_now().status is ClockStatus.SYNCHRONIZED and time.monotonic_ns() < deadline_ns:
             pass
         os._exit(0 if good and clock.gm_now().status is ClockStatus.DISRUPTED else 1)
-    os.read(told, 1)
+    os.read(ready_read, 1)
     publish(tmp_path, **LOST)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.close(told)
-    os.close(tell)
+    os.close(ready_read)
+    os.close(ready_write)
 
     assert status == 0
     assert clock.gm_now().status is ClockStatus.DISRUPTED

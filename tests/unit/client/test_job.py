@@ -144,8 +144,8 @@ def hub(node: Node, job: Job, *shown: Callable[[int], Signals]) -> threading.Thr
     """Publishes one reply for each datagram. It uses a daemon thread, so that a failing test does not wait for it."""
 
     def answer() -> None:
-        for told in shown:
-            node.show(told(node.receive().header.joined_ns))
+        for signals_for in shown:
+            node.show(signals_for(node.receive().header.joined_ns))
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()

@@ -239,12 +239,12 @@ def test_a_datagram_contains_the_meters_own_overhead(folder: Path, daemon: Daemo
         with meter.sync(step):
             time.sleep(0.001)
         meter.record_staleness(step, 1)
-    told = meter.own_overhead_ns
+    overhead_ns = meter.own_overhead_ns
     meter.close()
     passed_ns = time.monotonic_ns() - began_ns
 
-    assert 0 < told < passed_ns - 50_000_000
-    assert daemon.receive()[-1].header.own_overhead_ns == told
+    assert 0 < overhead_ns < passed_ns - 50_000_000
+    assert daemon.receive()[-1].header.own_overhead_ns == overhead_ns
 
 
 def test_a_step_is_marked_to_the_update_of_its_parameters(meter: Meter, daemon: Daemon) -> None:
@@ -261,10 +261,14 @@ def test_a_step_is_marked_to_the_update_of_its_parameters(meter: Meter, daemon: 
     meter.gradients_ready()
     meter.close()
 
-    sync, told, untold = (m for d in daemon.receive() for m in d.marks)
-    assert [(m.step, m.sync, m.kind) for m in (sync, told, untold)] == [(3, 0, 0), (3, 0, Kind.STEP), (4, 0, Kind.STEP)]
-    assert before_ns <= told.arrival_ns <= sync.arrival_ns <= ready_ns <= told.begin_ns <= sync.end_ns <= told.end_ns
-    assert untold.begin_ns == untold.arrival_ns <= untold.end_ns
+    sync, step, announced = (m for d in daemon.receive() for m in d.marks)
+    assert [(m.step, m.sync, m.kind) for m in (sync, step, announced)] == [
+        (3, 0, 0),
+        (3, 0, Kind.STEP),
+        (4, 0, Kind.STEP),
+    ]
+    assert before_ns <= step.arrival_ns <= sync.arrival_ns <= ready_ns <= step.begin_ns <= sync.end_ns <= step.end_ns
+    assert announced.begin_ns == announced.arrival_ns <= announced.end_ns
 
 
 def test_what_is_one_ranks_own_is_numbered_apart(meter: Meter, daemon: Daemon) -> None:
@@ -403,19 +407,19 @@ def test_a_signal_handler_may_announce_in_the_middle_of_a_mark(
     meter: Meter, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is sent then, and what is kept arrives once."""
-    pack, told = job_datagram.pack_mark, []
+    pack, announcements = job_datagram.pack_mark, []
 
     def interrupted(*arguments: Any) -> None:
         pack(*arguments)
         if arguments[2] == 3:
-            told.append(meter.announce())
+            announcements.append(meter.announce())
 
     monkeypatch.setattr(meter_module, "pack_mark", interrupted)
     for step in (1, 2, 3):
         mark(meter, step)
     meter.close()
 
-    assert (told, meter.lost) == ([False], 0)
+    assert (announcements, meter.lost) == ([False], 0)
     assert [m.step for d in daemon.receive() for m in d.marks] == [1, 2, 3]
 
 

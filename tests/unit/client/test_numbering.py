@@ -38,9 +38,9 @@ def test_an_epoch_can_be_set() -> None:
     numbering = Numbering()
     before = numbering.step_key(7)
     numbering.set_epoch(4)
-    told = [numbering.step_key(step) for step in (7, 8, 0)]
+    keys = [numbering.step_key(step) for step in (7, 8, 0)]
 
-    assert [split_step(key) for key in (before, *told)] == [(0, 7), (4, 7), (4, 8), (5, 0)]
+    assert [split_step(key) for key in (before, *keys)] == [(0, 7), (4, 7), (4, 8), (5, 0)]
 
 
 def test_the_step_before_the_last_one_is_late_and_begins_no_epoch() -> None:

@@ -23,19 +23,19 @@ def test_pitfall_04_the_window_grows_while_the_daemon_is_stopped() -> None:
     bound = good_bound(
         as_of_ns=clocks.boot_ns, real_minus_boot_ns=clocks.real_ns - clocks.boot_ns, gm_hard=Bound(5_000, 1_000)
     )
-    told = []
+    intervals = []
     for _ in range(1_001):
-        told.append(interval_now(bound, Reference.GRANDMASTER, lambda: (clocks.real_ns, clocks.boot_ns))[0])
+        intervals.append(interval_now(bound, Reference.GRANDMASTER, lambda: (clocks.real_ns, clocks.boot_ns))[0])
         clocks.advance(NS_PER_S)
-    widths = [latest - earliest for earliest, latest, *_ in told if earliest is not None and latest is not None]
+    widths = [latest - earliest for earliest, latest, *_ in intervals if earliest is not None and latest is not None]
 
     assert widths == [2 * (5_000 + 1_000 * age_s) for age_s in range(1_000)]
-    assert [each.status for each in told[::200]] == [
+    assert [each.status for each in intervals[::200]] == [
         ClockStatus.SYNCHRONIZED,
         *[ClockStatus.HOLDOVER] * 4,
         ClockStatus.UNKNOWN,
     ]
-    assert told[-1] == Interval(None, None, ClockStatus.UNKNOWN, Reference.GRANDMASTER)
+    assert intervals[-1] == Interval(None, None, ClockStatus.UNKNOWN, Reference.GRANDMASTER)
 
 
 def test_pitfall_06_tai_and_utc_cannot_be_mixed_up(tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_pitfall_06_tai_and_utc_cannot_be_mixed_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("announced_s", [0, 36, 38, None])
 def test_another_utc_offset_than_is_taken_out_leaves_utc_unknown(announced_s: int | None) -> None:
     """
-    ptp4l takes out its own 37 s whatever Announce says: where that says another number nobody knows which is right.
+    ptp4l removes its own 37 s whatever Announce states: where Announce states another number, it is unknown which is right.
     """
     ensemble = Ensemble({"ptp": EnsembleSettings()})
-    told = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": announced_s}
-    bound = [ensemble.accept(nth(index, **told)).bound for index in range(12)][-1]
+    announced = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": announced_s}
+    bound = [ensemble.accept(nth(index, **announced)).bound for index in range(12)][-1]
 
     assert bound is not None
     assert (bound.gm_status, bound.utc_status, bound.utc_seconds_removed) == (

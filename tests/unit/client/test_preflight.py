@@ -166,12 +166,12 @@ def test_a_job_is_asked_for_as_it_is_named(hub: FakeHub) -> None:
 def test_of_a_large_set_the_worst_are_listed(hub: FakeHub) -> None:
     """A hub lists a hundred nodes: those that it does not list are not worse, and have reported."""
     names = [f"n{index}" for index in range(150)]
-    told = aligned(400)
-    told["nodes"] = [
+    answer = aligned(400)
+    answer["nodes"] = [
         {"node": name, "status": "SYNCHRONIZED", "bound_ns": 200, "reason_code": "ok", "reason": ""}
         for name in names[:100]
     ]
-    hub.answers["/api/v1/alignment"] = (200, told)
+    hub.answers["/api/v1/alignment"] = (200, answer)
 
     assert ask(hub, nodes=names).ok
 
@@ -367,10 +367,10 @@ LIES: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("told", "reason"), LIES, ids=range(len(LIES)))
-def test_an_invalid_response_is_never_ok(hub: FakeHub, told: Any, reason: str) -> None:
+@pytest.mark.parametrize(("answer", "reason"), LIES, ids=range(len(LIES)))
+def test_an_invalid_response_is_never_ok(hub: FakeHub, answer: Any, reason: str) -> None:
     """Whatever a server sends: not ok, one line with its address, no exception."""
-    hub.answers["/api/v1/alignment"] = (200, told)
+    hub.answers["/api/v1/alignment"] = (200, answer)
     answer = ask(hub)
 
     assert (answer.ok, answer.alignment_ns) == (False, None)
@@ -462,7 +462,7 @@ def test_a_question_that_is_none_is_a_value_error(wrong: dict[str, Any]) -> None
 @pytest.mark.parametrize("token", ["secret\nX: y", "sécret", "secret\x00"])
 def test_a_token_that_cannot_be_sent_is_not_shown(token: str) -> None:
     """The error does not contain the token."""
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as refused:
         preflight(nodes=["a"], max_alignment_ns=1, timeout_s=0, token=token)
 
-    assert "cret" not in str(told.value)
+    assert "cret" not in str(refused.value)

@@ -118,10 +118,10 @@ def test_slurm_requeues_a_job_and_logs_why(slurm: Slurm) -> None:
     """Exit 1, one line, in the log too, since Slurm throws the output away."""
     slurm.hub.agree(4_000, names="node-a,node-b")
     done = slurm.prolog()
-    told = "job 7: FAIL: node-a and node-b may be 4.00 us apart; 1 us is allowed\n"
+    message = "job 7: FAIL: node-a and node-b may be 4.00 us apart; 1 us is allowed\n"
 
-    assert (done.returncode, done.stdout) == (1, told)
-    assert slurm.log == f"-t timesyncd-preflight {told}"
+    assert (done.returncode, done.stdout) == (1, message)
+    assert slurm.log == f"-t timesyncd-preflight {message}"
 
 
 def test_a_node_list_that_cannot_be_read_starts_nothing(slurm: Slurm) -> None:

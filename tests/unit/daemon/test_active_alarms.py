@@ -12,7 +12,7 @@ def event(action: str, id: int | None = 97, index: int = 0) -> AlarmEvent:
     return AlarmEvent("gm-a", 1, action, id, index, "major", "antenna open", at="2026-11-21 02:14:00")
 
 
-def heard(*events: AlarmEvent) -> ActiveAlarms:
+def alarms_after(*events: AlarmEvent) -> ActiveAlarms:
     book = ActiveAlarms()
     for each in events:
         book.update(each)
@@ -21,20 +21,20 @@ def heard(*events: AlarmEvent) -> ActiveAlarms:
 
 def test_no_report_is_not_the_absence_of_alarms() -> None:
     """Before a grandmaster reports an alarm, nothing is known; an event that is not an alarm adds nothing."""
-    assert heard().active is None
-    assert heard(event("event"), event("unknown", id=None)).active is None
+    assert alarms_after().active is None
+    assert alarms_after(event("event"), event("unknown", id=None)).active is None
 
 
 def test_raised_until_cleared() -> None:
     """By id and index: two inputs may raise the same alarm."""
-    assert heard(event("raise"), event("raise")).active == (OPEN,)
-    assert heard(event("raise"), event("clear")).active == ()
-    assert heard(event("raise"), event("clear", index=1)).active == (OPEN,)
+    assert alarms_after(event("raise"), event("raise")).active == (OPEN,)
+    assert alarms_after(event("raise"), event("clear")).active == ()
+    assert alarms_after(event("raise"), event("clear", index=1)).active == (OPEN,)
 
 
 def test_a_restart_drops_alarms_and_is_a_report() -> None:
     """After it no alarm is active until the grandmaster raises it again."""
-    book = heard(event("raise"))
+    book = alarms_after(event("raise"))
 
     book.drop_raised_before(1)
 
@@ -42,8 +42,8 @@ def test_a_restart_drops_alarms_and_is_a_report() -> None:
 
 
 def test_ids_off_the_wire_do_not_fill_the_memory() -> None:
-    """More than any unit has are not kept, and those that are can still be cleared."""
-    book = heard(*(event("raise", id=n) for n in range(2 * MAX_ALARMS)))
+    """Alarms beyond what any grandmaster has are dropped, and those that are kept can still be cleared."""
+    book = alarms_after(*(event("raise", id=n) for n in range(2 * MAX_ALARMS)))
     full = book.active
     book.update(event("clear", id=0))
 

@@ -105,7 +105,7 @@ def test_a_plan_goes_on_from_where_the_other_hub_left_it() -> None:
 @pytest.mark.parametrize(
     ("dead_from_s", "cleared"),
     [({}, [(65, "a")]), ({"a": 60}, [(73, "b")]), ({"a": 60, "b": 70}, [])],
-    ids=["by the primary", "by the one that takes over", "by nobody"],
+    ids=["by the primary", "by the one that takes over", "by no hub"],
 )
 def test_a_job_that_ended_is_cleared_once(dead_from_s: dict[str, int], cleared: list[tuple[int, str]]) -> None:
     """
@@ -121,7 +121,7 @@ def test_a_retained_job_state_does_not_count_and_is_cleared_in_time() -> None:
     """A hub alone was down while the job ended; of one that still runs its ranks' marks tell."""
     [job, *_] = _told_by_two()
     service = HubService(HubSettings(), "a", START, alone=False)
-    heard = [
+    accepted = [
         service.accept_job(job.model_copy(update={"job_id": id}), after(0), live=False) for id in (job.job_id, "over")
     ]
     cleared: list[tuple[int, str]] = []
@@ -131,7 +131,7 @@ def test_a_retained_job_state_does_not_count_and_is_cleared_in_time() -> None:
         service.advance(after(second), connected=True)
         cleared += [(second, id) for id in service.jobs_to_clear(after(second))]
 
-    assert heard == [False, False]
+    assert accepted == [False, False]
     assert cleared == [(60, "over")]
 
 
@@ -145,12 +145,12 @@ def test_a_job_state_counts_from_the_primary_hub() -> None:
     for hub in ("b", "a"):
         state = HubService(HubSettings(), hub, START, alone=True)._state(after(0))
         node.accept_hub(state, after(0).boottime_ns, live=True)
-    heard = {
+    accepted = {
         name: node.accept_job(job.model_copy(update={"node": name}), after(1), live=True) for name in ("a", "b", "n1")
     }
 
     assert first
-    assert heard == {"a": True, "b": False, "n1": False}
+    assert accepted == {"a": True, "b": False, "n1": False}
 
 
 def _told_by_two() -> list[JobState]:

@@ -64,7 +64,7 @@ BOUND = ErrorBound(
     terms={Term.PATH_DELAY: 2_000},
 )
 SILENT = NoSample("ptp", BOUND.as_of_ns, "no Sync received yet: the port is in state LISTENING")
-UNIT = GrandmasterSample(
+GRANDMASTER = GrandmasterSample(
     "gm-a", BOUND.as_of_ns, clock_state=ClockState.LOCKED, satellites=(Satellite(1, 40, True), Satellite(2, 20, False))
 )
 
@@ -235,7 +235,7 @@ def test_a_source_shows_its_last_sample_and_its_last_poll(lab: ViewLab, view: No
 
 def test_samples_are_counted_and_failures_are_not(lab: ViewLab) -> None:
     """`samples` is what the node's own clock gave."""
-    for reading in (HEALTHY, SILENT, UNIT, nth(1)):
+    for reading in (HEALTHY, SILENT, GRANDMASTER, nth(1)):
         lab.of(reading, BOUND if isinstance(reading, ClockSample) else None)
 
     assert lab.view.samples == 2
@@ -244,7 +244,7 @@ def test_samples_are_counted_and_failures_are_not(lab: ViewLab) -> None:
 def test_a_grandmaster_s_state(lab: ViewLab) -> None:
     """What the grandmaster reported, its age, and whether it still responds."""
     [never] = lab.view.grandmaster_states(after(0))
-    lab.of(UNIT)
+    lab.of(GRANDMASTER)
     lab.view.update_poll(PollReport("gm-a", 0, 5, None, 0))
     [locked] = lab.view.grandmaster_states(after(2))
     lab.of(NoSample("gm-a", 0, "no SNMP response"))

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from batches import batch, mark
 from grandmaster_states import GM_B, follower
-from grandmaster_states import source as heard_source
+from grandmaster_states import source as grandmaster_source
 from publisher_lab import PublisherLab
 from samples import HEALTHY
 from wire import grandmaster, hub_state, node_state
@@ -76,8 +76,8 @@ def test_a_state_is_repeated_before_readers_age_it_to_holdover(
 
 def test_of_many_grandmasters_the_one_that_changed_is_published_at_once() -> None:
     """An alarm of one does not send the states of all, which are repeated when they are due."""
-    units = [{**UNIT, "name": name, "identities": []} for name in ("gm-a", "gm-b")]
-    tables = {"node": {"name": "hub"}, "grandmaster": units, "mqtt": {"host": "h", "state_every_s": 60}}
+    grandmasters = [{**GRANDMASTER, "name": name, "identities": []} for name in ("gm-a", "gm-b")]
+    tables = {"node": {"name": "hub"}, "grandmaster": grandmasters, "mqtt": {"host": "h", "state_every_s": 60}}
     config, clocks, broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
     view = NodeView(config, Epoch(1, 2), 1)
     publisher = PublisherLab(config, view, clocks, Parts(mqtt=cast(MqttLink, broker))).publisher
@@ -93,7 +93,7 @@ def test_of_many_grandmasters_the_one_that_changed_is_published_at_once() -> Non
 
 SOURCE = {"name": "ptp", "driver": "ptp4l"}
 IDENTITY = HEALTHY.grandmaster_identity
-UNIT = {
+GRANDMASTER = {
     "name": "gm-a",
     "driver": "timeprovider",
     "identities": [IDENTITY],
@@ -107,7 +107,7 @@ class Watching:
     """A publisher of one node, and the grandmaster that it polls and follows."""
 
     def __init__(self) -> None:
-        config = parse({"node": {"name": "hub"}, "source": [SOURCE], "grandmaster": [UNIT]}, options_of, "test")
+        config = parse({"node": {"name": "hub"}, "source": [SOURCE], "grandmaster": [GRANDMASTER]}, options_of, "test")
         self.clocks = FakeClocks()
         self.view = NodeView(config, Epoch(1, 2), 1)
         lab = PublisherLab(config, self.view, self.clocks)
@@ -153,7 +153,7 @@ class Viewer:
 
 
 class Hub:
-    """The publisher of a hub that is no node and polls no unit; a second passes with each tick."""
+    """The publisher of a hub that is no node and polls no grandmaster; a second passes with each tick."""
 
     def __init__(self, *expected: str) -> None:
         tables = {"node": {"name": "hub-b"}, "mqtt": {"host": "h"}, "hub": {"nodes": list(expected)}}
@@ -330,13 +330,13 @@ def test_grandmasters_carry_their_offsets_from_each_other(watching: Watching) ->
     """A node with this grandmaster and another daemon's as sources."""
     now_ns = watching.clocks.realtime_ns()
     other = grandmaster("other", 1, 1).model_copy(update={"name": "gm-b", "identities": [GM_B]})
-    heard = [heard_source(IDENTITY, name="a", offset_ns=300), heard_source(GM_B, name="b", offset_ns=100)]
-    for message in (other, follower(sources=heard, published_realtime_ns=now_ns)):
+    sources = [grandmaster_source(IDENTITY, name="a", offset_ns=300), grandmaster_source(GM_B, name="b", offset_ns=100)]
+    for message in (other, follower(sources=sources, published_realtime_ns=now_ns)):
         watching.publisher.receive(message, watching.clocks.boottime_ns(), live=True)
     watching.publisher.tick()
-    unit = watching.web.grandmasters()[0]
+    state = watching.web.grandmasters()[0]
 
-    assert [(each.other, each.offset_ns) for each in unit.offsets] == [("gm-b", -200)]
+    assert [(each.other, each.offset_ns) for each in state.offsets] == [("gm-b", -200)]
 
 
 class StuckStore:

@@ -1,4 +1,4 @@
-"""What units say by themselves reaches the right driver, and nothing that a stranger sends does harm."""
+"""What grandmasters report by themselves reaches the right driver, and an unknown sender's datagram does no harm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HERE = "127.0.0.1"
 
 
 @dataclass
-class Unit:
+class RecordingAlarmSource:
     """A driver's ears: it takes a line of digits as an alarm id, and no other."""
 
     name: str
@@ -49,11 +49,11 @@ class ReceiverLab:
     poll_requests: list[str] = field(default_factory=list)
 
     @asynccontextmanager
-    async def listening(self, *units: Unit) -> AsyncIterator[tuple[TrapReceiver, socket.socket]]:
+    async def listening(self, *sources: RecordingAlarmSource) -> AsyncIterator[tuple[TrapReceiver, socket.socket]]:
         with socket.socket(type=socket.SOCK_DGRAM) as listening, socket.socket(type=socket.SOCK_DGRAM) as sender:
             listening.bind((HERE, 0))
             sender.connect(listening.getsockname())
-            alarm_sources: dict[str, AlarmSource] = {unit.name: unit for unit in units}
+            alarm_sources: dict[str, AlarmSource] = {source.name: source for source in sources}
             receiver = receiver_of(Config(syslog=SyslogSettings()), self, alarm_sources)
             await receiver.open({"syslog": listening}.get)
             yield receiver, sender
@@ -75,7 +75,10 @@ async def until_taken(receiver: TrapReceiver, lab: ReceiverLab, count: int) -> N
 async def test_a_line_reaches_its_grandmaster_and_requests_a_poll() -> None:
     """The sender's address selects the grandmaster; its event is delivered, and the grandmaster is polled soon."""
     lab = ReceiverLab()
-    async with lab.listening(Unit("gm-a"), Unit("gm-b", frozenset({"192.0.2.1"}))) as (receiver, sender):
+    async with lab.listening(RecordingAlarmSource("gm-a"), RecordingAlarmSource("gm-b", frozenset({"192.0.2.1"}))) as (
+        receiver,
+        sender,
+    ):
         sender.send(b"97")
         await until_taken(receiver, lab, 1)
 
@@ -84,13 +87,13 @@ async def test_a_line_reaches_its_grandmaster_and_requests_a_poll() -> None:
 
 
 async def test_unknown_and_ambiguous_senders_are_counted() -> None:
-    """Nothing is guessed: whose line it is must be certain, and each of two units that may have sent it is polled."""
+    """Nothing is guessed: the sender of a message must be certain, and each of two grandmasters that may have sent it is polled."""
     lab = ReceiverLab()
-    async with lab.listening(Unit("gm-a", frozenset({"192.0.2.1"}))) as (receiver, sender):
+    async with lab.listening(RecordingAlarmSource("gm-a", frozenset({"192.0.2.1"}))) as (receiver, sender):
         sender.send(b"97")
         await until_taken(receiver, lab, 1)
     strangers = receiver.rejected
-    async with lab.listening(Unit("gm-a"), Unit("gm-b")) as (receiver, sender):
+    async with lab.listening(RecordingAlarmSource("gm-a"), RecordingAlarmSource("gm-b")) as (receiver, sender):
         sender.send(b"97")
         await until_taken(receiver, lab, 1)
 
@@ -101,7 +104,7 @@ async def test_unknown_and_ambiguous_senders_are_counted() -> None:
 async def test_duplicates_are_counted() -> None:
     """A repetition, or another syslog message of a grandmaster, is no event."""
     lab = ReceiverLab()
-    async with lab.listening(Unit("gm-a")) as (receiver, sender):
+    async with lab.listening(RecordingAlarmSource("gm-a")) as (receiver, sender):
         sender.send(b"\xff\xfe session opened for user")
         await until_taken(receiver, lab, 1)
 
@@ -111,7 +114,7 @@ async def test_duplicates_are_counted() -> None:
 async def test_a_storm_is_dropped_reported_once_and_followed_by_a_poll() -> None:
     """Dropped datagrams are counted by grandmaster, and it is polled for its active alarms."""
     lab, too_many = ReceiverLab(), 3 * BURST
-    async with lab.listening(Unit("gm-a")) as (receiver, sender):
+    async with lab.listening(RecordingAlarmSource("gm-a")) as (receiver, sender):
         for _ in range(too_many):
             sender.send(b"97")
         await until_taken(receiver, lab, BURST)
@@ -129,7 +132,7 @@ async def test_an_alarm_by_trap_and_by_syslog_is_published_once() -> None:
     A grandmaster that sends both reports each alarm twice; the same alarm again on the same channel is a new event.
     """
     lab = ReceiverLab()
-    async with lab.listening(Unit("gm-a")) as (receiver, sender):
+    async with lab.listening(RecordingAlarmSource("gm-a")) as (receiver, sender):
         receiver._receive_trap(Trap(HERE, receiver._clocks.boottime_ns(), (1, 3, 97), None, ()))
         sender.send(b"97")
         await until_taken(receiver, lab, 2)

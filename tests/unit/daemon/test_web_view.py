@@ -27,8 +27,8 @@ class Hub(PublisherLab):
         config, self.clocks = parse(tables, options_of, "test"), FakeClocks()
         super().__init__(config, NodeView(config, Epoch(1, 2), 1), self.clocks)
         for name, identity, live in (("n1", GM_A, True), ("n2", GM_B, True), ("n3", GM_A, False)):
-            heard = follower(name, identity, topology="hall-1/rack-1", published_realtime_ns=self.clocks.realtime_ns())
-            self.publisher.receive(heard, self.clocks.boottime_ns(), live)
+            state = follower(name, identity, topology="hall-1/rack-1", published_realtime_ns=self.clocks.realtime_ns())
+            self.publisher.receive(state, self.clocks.boottime_ns(), live)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_nodes_are_found_without_reading_their_states(hub: Hub, wanted: NodeFilt
 def test_a_page_of_states_is_as_they_have_aged(hub: Hub) -> None:
     """Those that are known, in the order that was asked for; a retained copy is last known."""
     hub.clocks.advance(6 * NS_PER_S)
-    states = hub.web.nodes(["n3", "n1", "hub", "nobody"])
+    states = hub.web.nodes(["n3", "n1", "hub", "unknown"])
 
     assert [state.node for state in states] == ["n3", "n1", "hub"]
     assert [state.status for state in states] == ["UNKNOWN", "HOLDOVER", "UNKNOWN"]

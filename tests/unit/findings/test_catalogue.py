@@ -11,7 +11,7 @@ OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 def test_a_finding_begins_once_and_ends_once() -> None:
     """
-    While it stands only its evidence changes.
+    While a finding is active only its evidence changes.
     """
     findings = Findings()
     began = findings.judge("source-lost", "ptp", Judgement("no answer"), 10)
@@ -55,7 +55,7 @@ def test_a_chain_that_became_longer_is_published_again() -> None:
 
 def test_what_ended_expires_after_an_hour() -> None:
     """
-    What stands is kept for as long as it stands.
+    An active finding does not expire.
     """
     findings = Findings()
     findings.add_occurrence("phase-jump", "ptp", "5 ms", 0)

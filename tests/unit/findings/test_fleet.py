@@ -23,7 +23,7 @@ from timesyncd.fleet.node_clock import SILENT_AFTER_NS
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
 
 ROGUE = "badbad.fffe.000001"
-UNITS = [polled_grandmaster(), polled_grandmaster("gm-b")]
+GRANDMASTERS = [polled_grandmaster(), polled_grandmaster("gm-b")]
 EVERY_NS = 5 * NS_PER_S
 
 Key = tuple[str, str]
@@ -53,9 +53,9 @@ def ntp(offset_ns: int, error_ns: int = 100_000, **changes: Any) -> SourceState:
 
 def node(name: str, *sources: SourceState, at_ns: int = 0, **changes: Any) -> NodeState:
     """Follows the grandmaster of its first source, as its parent."""
-    heard = (sources or (ptp(),))[0].grandmaster_identity or GM_A
-    found = {"sources": list(sources or (ptp(),)), "parent_identity": heard, "parent": bound(6_000)}
-    return follower(name, heard, **(found | {"published_realtime_ns": NIGHT_NS + at_ns} | changes))
+    grandmaster = (sources or (ptp(),))[0].grandmaster_identity or GM_A
+    found = {"sources": list(sources or (ptp(),)), "parent_identity": grandmaster, "parent": bound(6_000)}
+    return follower(name, grandmaster, **(found | {"published_realtime_ns": NIGHT_NS + at_ns} | changes))
 
 
 def course(findings: FleetFindings, states: list[NodeState], seconds: int, first_s: int = 0) -> dict[Key, Judgement]:
@@ -65,7 +65,7 @@ def course(findings: FleetFindings, states: list[NodeState], seconds: int, first
         at_ns = second * NS_PER_S
         for state in states:
             findings.add(state.model_copy(update={"published_realtime_ns": NIGHT_NS + at_ns}), at_ns)
-        found = findings.judge(UNITS, at_ns, NIGHT_NS + at_ns)
+        found = findings.judge(GRANDMASTERS, at_ns, NIGHT_NS + at_ns)
     return found
 
 
@@ -459,7 +459,7 @@ def test_a_hub_that_was_asleep_gives_everybody_time() -> None:
     findings = FleetFindings(["n0"])
     course(findings, fleet(2), 60)
 
-    assert findings.judge(UNITS, 3_600 * NS_PER_S, NIGHT_NS) == {}
+    assert findings.judge(GRANDMASTERS, 3_600 * NS_PER_S, NIGHT_NS) == {}
 
 
 def test_a_node_that_publishes_seldom_is_not_silent() -> None:
@@ -477,13 +477,13 @@ def test_a_node_that_publishes_seldom_is_not_missed_in_between(pause_s: int) -> 
     findings.add_last_known(seldom)
     if pause_s:
         findings.add(seldom, 0)
-        findings.judge(UNITS, 0, NIGHT_NS)
+        findings.judge(GRANDMASTERS, 0, NIGHT_NS)
     found: set[Key] = set()
     for second in range(pause_s, pause_s + 200, 2):
         findings.add(node("n1"), second * NS_PER_S)
         if second % 60 == 58:
             findings.add(seldom, second * NS_PER_S)
-        found |= findings.judge(UNITS, second * NS_PER_S, NIGHT_NS).keys()
+        found |= findings.judge(GRANDMASTERS, second * NS_PER_S, NIGHT_NS).keys()
 
     assert found == set()
 
@@ -503,7 +503,7 @@ def test_an_expired_node_costs_nothing() -> None:
     """An hour after its end; an expected one is kept, so that the finding has since when it is silent."""
     findings = FleetFindings(["n0"])
     course(findings, fleet(2), 10)
-    findings.judge(UNITS, 2 * EXPIRES_AFTER_NS, NIGHT_NS)
+    findings.judge(GRANDMASTERS, 2 * EXPIRES_AFTER_NS, NIGHT_NS)
 
     assert list(findings._nodes) == ["n0"]
 

@@ -56,17 +56,17 @@ class Watch:
 
     def judge(
         self,
-        *units: GrandmasterState,
+        *grandmasters: GrandmasterState,
         nodes: Sequence[NodeState] = (),
-        heard: Sequence[GrandmasterState] = (),
+        received: Sequence[GrandmasterState] = (),
         after_ns: int = MINUTE_NS,
     ) -> dict[tuple[str, str], Judgement]:
         self.now_ns += after_ns
-        polled = [each.model_copy(update={"published_realtime_ns": self.now_ns}) for each in units]
-        return self.findings.judge(polled, heard, nodes, self.now_ns)
+        polled = [each.model_copy(update={"published_realtime_ns": self.now_ns}) for each in grandmasters]
+        return self.findings.judge(polled, received, nodes, self.now_ns)
 
-    def ids(self, *units: GrandmasterState, **more: Any) -> set[str]:
-        return {id for id, _ in self.judge(*units, **more)}
+    def ids(self, *grandmasters: GrandmasterState, **more: Any) -> set[str]:
+        return {id for id, _ in self.judge(*grandmasters, **more)}
 
     def add_event(self, kind: GrandmasterEventKind, evidence: str = "") -> str | None:
         return self.findings.add_event("gm-a", GrandmasterEvent(kind, self.now_ns, evidence))
@@ -74,7 +74,7 @@ class Watch:
 
 @pytest.fixture
 def watch() -> Watch:
-    """After one look at a healthy unit."""
+    """After one poll of a healthy grandmaster."""
     watch = Watch()
     watch.judge(polled_grandmaster())
     return watch
@@ -582,12 +582,12 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "heard", "evidence"), CONTRADICTIONS)
+@pytest.mark.parametrize(("polled", "received", "evidence"), CONTRADICTIONS)
 def test_a_contradiction_with_announce(
-    watch: Watch, said: dict[str, Any], heard: dict[str, Any], evidence: str
+    watch: Watch, polled: dict[str, Any], received: dict[str, Any], evidence: str
 ) -> None:
     """Once a poll half a minute later still shows it: Announce is faster than any poll."""
-    node, reported = follower(sources=[source(**heard)]), polled_grandmaster(**said)
+    node, reported = follower(sources=[source(**received)]), polled_grandmaster(**polled)
     found = [watch.judge(reported, nodes=[node], after_ns=10 * NS_PER_S) for _ in range(4)]
     key = ("grandmaster-contradiction", "gm-a")
 
@@ -606,7 +606,7 @@ def test_a_contradiction_with_announce(
     ],
 )
 def test_what_does_not_contradict(watch: Watch, node: NodeState) -> None:
-    """Absent, a quality level of G.8265.1, no longer fresh, another unit's, or last known only."""
+    """Absent, a quality level of G.8265.1, no longer fresh, another grandmaster's, or last known only."""
     assert [watch.judge(polled_grandmaster(), nodes=[node]) for _ in range(3)] == [{}] * 3
 
 
@@ -669,9 +669,9 @@ def test_two_utc_offsets_cannot_both_be_right(watch: Watch) -> None:
 def test_a_grandmaster_of_another_daemon_is_compared_and_not_judged(watch: Watch) -> None:
     """The poller of the first by name judges the pair; the other grandmaster's own findings are its own poller's."""
     other = polled_grandmaster("gm-b", node="other", antenna="open", utc_offset_s=36)
-    watch.judge(polled_grandmaster(), heard=[other])
+    watch.judge(polled_grandmaster(), received=[other])
 
-    assert watch.judge(polled_grandmaster(), heard=[other]).keys() == {("grandmasters-disagree", "gm-a, gm-b")}
+    assert watch.judge(polled_grandmaster(), received=[other]).keys() == {("grandmasters-disagree", "gm-a, gm-b")}
 
 
 @pytest.mark.parametrize(
@@ -686,8 +686,8 @@ def test_a_grandmaster_of_another_daemon_is_compared_and_not_judged(watch: Watch
 )
 def test_of_two_pollers_one_publishes(changes: dict[str, Any], is_ours: bool) -> None:
     """The first by name, as long as it is alive and reaches the grandmaster."""
-    heard = [polled_grandmaster().model_copy(update={"published_realtime_ns": NIGHT_NS} | changes)]
-    found = Watch().judge(polled_grandmaster(antenna="open"), heard=heard, after_ns=0)
+    received = [polled_grandmaster().model_copy(update={"published_realtime_ns": NIGHT_NS} | changes)]
+    found = Watch().judge(polled_grandmaster(antenna="open"), received=received, after_ns=0)
 
     assert bool(found) is is_ours
 

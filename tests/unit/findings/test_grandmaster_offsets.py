@@ -18,11 +18,11 @@ from timesyncd.messages.node import BoundMessage, GrandmasterOffset, NodeState, 
 from timesyncd.model.grandmaster_events import RATE_PPB
 from timesyncd.sample import TimeError
 
-UNITS = [polled_grandmaster(), polled_grandmaster("gm-b")]
+GRANDMASTERS = [polled_grandmaster(), polled_grandmaster("gm-b")]
 ROUNDING_NS = 2
 
 
-def heard(identity: str, offset_ns: int, error_ns: int, age_ns: int = 0, growth_ppb: int = 0) -> SourceState:
+def ptp_source(identity: str, offset_ns: int, error_ns: int, age_ns: int = 0, growth_ppb: int = 0) -> SourceState:
     """A source whose bound is its offset and an error beyond it, as a bound's terms are."""
     bound = BoundMessage(bound_ns=abs(offset_ns) + error_ns, growth_ppb=growth_ppb, reason="")
     name = "ptp-a" if identity == GM_A else "ptp-b"
@@ -37,7 +37,7 @@ def test_a_node_with_both_as_sources_measures_their_offset() -> None:
     """
     A clock that is 300 ns ahead of A and 100 ns ahead of B: A is 200 ns behind B. Each state carries it of the other.
     """
-    found = offsets(UNITS, [both(heard(GM_A, 300, 40), heard(GM_B, 100, 20))], {})
+    found = offsets(GRANDMASTERS, [both(ptp_source(GM_A, 300, 40), ptp_source(GM_B, 100, 20))], {})
     common: dict[str, Any] = {"bound_ns": 60, "evidence": "node-a by ptp-a and ptp-b"}
 
     assert found == {
@@ -55,11 +55,11 @@ def by_ntp(offset_ns: int, error_ns: int, **changes: Any) -> SourceState:
 
 def test_followers_that_know_utc_measure_their_grandmasters_offset() -> None:
     """A is 700 us ahead of UTC by one node, B 100 us behind by another: A is 800 us ahead, and all errors are added."""
-    first = both(heard(GM_A, 0, 40), by_ntp(700_000, 1_000))
-    worse = both(heard(GM_A, 0, 40), by_ntp(900_000, 500_000), node="node-c")
-    second = both(heard(GM_B, 0, 20), by_ntp(-100_000, 2_000), node="node-b")
+    first = both(ptp_source(GM_A, 0, 40), by_ntp(700_000, 1_000))
+    worse = both(ptp_source(GM_A, 0, 40), by_ntp(900_000, 500_000), node="node-c")
+    second = both(ptp_source(GM_B, 0, 20), by_ntp(-100_000, 2_000), node="node-b")
 
-    assert offsets(UNITS, [worse, first, second], {})["gm-a"] == [
+    assert offsets(GRANDMASTERS, [worse, first, second], {})["gm-a"] == [
         GrandmasterOffset(other="gm-b", offset_ns=800_000, bound_ns=3_060, evidence="node-a and node-b by UTC")
     ]
 
@@ -70,10 +70,10 @@ def test_followers_that_know_utc_measure_their_grandmasters_offset() -> None:
 )
 def test_ntp_that_knows_nothing_now_is_no_evidence(changes: dict[str, Any]) -> None:
     """Silent, without an age, old, without a bound."""
-    first = both(heard(GM_A, 0, 40), by_ntp(700_000, 1_000, **changes))
-    second = both(heard(GM_B, 0, 20), by_ntp(0, 1_000), node="node-b")
+    first = both(ptp_source(GM_A, 0, 40), by_ntp(700_000, 1_000, **changes))
+    second = both(ptp_source(GM_B, 0, 20), by_ntp(0, 1_000), node="node-b")
 
-    assert offsets(UNITS, [first, second], {})["gm-a"] == []
+    assert offsets(GRANDMASTERS, [first, second], {})["gm-a"] == []
 
 
 spans = st.integers(0, 4 * NS_PER_S)
@@ -94,10 +94,10 @@ def test_the_truth_is_within_the_bound(
         error_ns = data.draw(st.integers(0, 10_000))
         wrong_ns = data.draw(st.integers(-error_ns, error_ns))
         clock_minus_gm_ns = drift_ns(clock_ppb, age_ns) - (gm_ns + drift_ns(gm_ppb, age_ns))
-        return heard(identity, clock_minus_gm_ns + wrong_ns, error_ns, age_ns, abs(clock_ppb) + RATE_PPB)
+        return ptp_source(identity, clock_minus_gm_ns + wrong_ns, error_ns, age_ns, abs(clock_ppb) + RATE_PPB)
 
     node = both(sample(GM_A, a_ns, a_ppb, a_age_ns), sample(GM_B, b_ns, b_ppb, b_age_ns))
-    [found] = offsets(UNITS, [node], {})["gm-a"]
+    [found] = offsets(GRANDMASTERS, [node], {})["gm-a"]
 
     assert abs((a_ns - b_ns) - found.offset_ns) <= found.bound_ns + ROUNDING_NS
 
@@ -108,20 +108,22 @@ def test_the_truth_is_within_the_bound(
 def test_the_bound_grows_by_what_may_have_moved(ages_s: tuple[int, int], bound_ns: int) -> None:
     """Between two samples the clock, since the later one the grandmasters alone."""
     a_age_s, b_age_s = ages_s
-    node = both(heard(GM_A, 0, 40, a_age_s * NS_PER_S, 50_000), heard(GM_B, 0, 20, b_age_s * NS_PER_S, 50_000))
+    node = both(
+        ptp_source(GM_A, 0, 40, a_age_s * NS_PER_S, 50_000), ptp_source(GM_B, 0, 20, b_age_s * NS_PER_S, 50_000)
+    )
 
-    assert [each.bound_ns for each in offsets(UNITS, [node], {})["gm-a"]] == [bound_ns]
+    assert [each.bound_ns for each in offsets(GRANDMASTERS, [node], {})["gm-a"]] == [bound_ns]
 
 
-A, B = heard(GM_A, 300, 40), heard(GM_B, 100, 20)
+A, B = ptp_source(GM_A, 300, 40), ptp_source(GM_B, 100, 20)
 
 
 @pytest.mark.parametrize(
     "node",
     [
         both(A),
-        both(A, heard(GM_A, 100, 20)),
-        both(A, heard("00a069.fffe.000000", 100, 20)),
+        both(A, ptp_source(GM_A, 100, 20)),
+        both(A, ptp_source("00a069.fffe.000000", 100, 20)),
         both(A, B.model_copy(update={"utc_seconds_removed": 0})),
         both(*(each.model_copy(update={"utc_seconds_removed": None}) for each in (A, B))),
         both(
@@ -140,7 +142,7 @@ A, B = heard(GM_A, 300, 40), heard(GM_B, 100, 20)
 )
 def test_without_evidence_there_is_no_offset(node: NodeState) -> None:
     """One grandmaster, a stranger, two scales, an unbounded clock, an old sample, a stepped clock."""
-    assert offsets(UNITS, [node], {}) == {"gm-a": [], "gm-b": []}
+    assert offsets(GRANDMASTERS, [node], {}) == {"gm-a": [], "gm-b": []}
 
 
 def test_measurements_before_a_grandmaster_jumped_are_invalid() -> None:
@@ -154,9 +156,9 @@ def test_measurements_before_a_grandmaster_jumped_are_invalid() -> None:
 
 def test_the_tightest_evidence_counts() -> None:
     """From any node."""
-    nodes = [both(heard(GM_A, 0, 900), heard(GM_B, 0, 0)), both(A, B).model_copy(update={"node": "node-b"})]
+    nodes = [both(ptp_source(GM_A, 0, 900), ptp_source(GM_B, 0, 0)), both(A, B).model_copy(update={"node": "node-b"})]
 
-    assert offsets(UNITS, nodes, {})["gm-b"][0].evidence == "node-b by ptp-a and ptp-b"
+    assert offsets(GRANDMASTERS, nodes, {})["gm-b"][0].evidence == "node-b by ptp-a and ptp-b"
 
 
 INPUTS = {"gm-a": {"PPS-1": MeasuredInput(grandmaster="gm-b", uncertainty_ns=50)}}

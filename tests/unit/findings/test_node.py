@@ -44,7 +44,7 @@ def test_one_that_may_not_steer_is_no_second_discipline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told_s", "wanted_s", "evidence"),
+    ("kernel_offset_s", "wanted_s", "evidence"),
     [
         (37, 37, None),
         (0, None, None),
@@ -54,10 +54,10 @@ def test_one_that_may_not_steer_is_no_second_discipline() -> None:
     ],
 )
 def test_another_tai_offset_than_configured_is_a_finding(
-    told_s: int, wanted_s: int | None, evidence: str | None
+    kernel_offset_s: int, wanted_s: int | None, evidence: str | None
 ) -> None:
     """0 is one of them: it was never set. Where no offset is configured there is no finding."""
-    assert kernel_conditions(replace(CALM, tai_offset_s=told_s), wanted_s)["tai-offset"] == evidence
+    assert kernel_conditions(replace(CALM, tai_offset_s=kernel_offset_s), wanted_s)["tai-offset"] == evidence
 
 
 @pytest.mark.parametrize("leap", ["insert", "delete"])

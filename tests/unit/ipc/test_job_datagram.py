@@ -228,7 +228,7 @@ marks = st.builds(Mark, whole, u32, u32, whole, whole, whole, whole)
 
 @given(headers, st.lists(marks, max_size=4).map(tuple))
 def test_any_datagram_comes_back(header: Header, sent: tuple[Mark, ...]) -> None:
-    """Every field over its whole range, whatever stands beside it."""
+    """Every field over its whole range, whatever the other fields hold."""
     assert decode(datagram(header, sent)) == Datagram(header, sent)
 
 
@@ -294,7 +294,7 @@ def words_drawn() -> dict[str, int]:
 
 
 def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
-    """Each word of a file that the writer made stands where schemas/joblink.md draws it, and the last one ends the file."""
+    """Each word that the writer made lies where schemas/joblink.md draws it, and the last one ends the file."""
     path = tmp_path / "job"
     JobWriter(path, EPOCH).write(5, SIGNALS, PLAN)
     words = struct.unpack(f"<{path.stat().st_size // 8}q", path.read_bytes())
@@ -414,8 +414,8 @@ def test_more_ranks_than_are_told_of_have_no_groups() -> None:
     assert read[1].groups == ()
 
 
-def test_a_policy_that_is_too_long_is_told_to_nobody() -> None:
-    """A part of it would be another one."""
+def test_a_policy_that_is_too_long_reaches_no_rank() -> None:
+    """A truncated policy would be another policy."""
     longest = "x" * MAX_POLICY
     read = decode_segment(encode_segment(EPOCH, 0, SIGNALS, replace(PLAN, policy=longest)), EPOCH, 0)
 
@@ -468,7 +468,9 @@ def test_a_number_that_no_word_holds_is_refused_whole(tmp_path: Path) -> None:
     assert read[0].step == 91
 
 
-def test_a_reader_finds_a_segment_that_comes_later_and_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_finds_a_segment_that_is_created_later_or_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rank that looked before the daemon wrote, or whose segment was removed and made again, reads the new one."""
     path = tmp_path / "job"
     reader = JobReader(path, EPOCH)

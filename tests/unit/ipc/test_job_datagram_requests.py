@@ -22,7 +22,7 @@ def test_a_request_is_laid_out_as_published() -> None:
 @pytest.mark.parametrize(
     ("offset", "octets"),
     [(0, b"TSJL"), (4, b"\x02"), (5, b"\x09"), (6, b"\x01"), (16, b"\n"), (16, b"\xff"), (26, b"x"), (26, b"x" * 90)],
-    ids=["magic", "version", "length", "padding", "unprintable", "no ASCII", "longer than told", "too long"],
+    ids=["magic", "version", "length", "padding", "unprintable", "no ASCII", "longer than declared", "too long"],
 )
 def test_a_request_with_a_wrong_octet_is_malformed(offset: int, octets: bytes) -> None:
     """It is looked at whole before anybody believes it."""

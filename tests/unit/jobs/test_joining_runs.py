@@ -71,7 +71,7 @@ def test_step_marks_do_not_push_out_what_waits_for_a_slow_node() -> None:
     assert [sync.step for sync in job.window if sync.comparison is not None] == list(range(900, 1000))
 
 
-def told_messages(pairs: int, each: int) -> list[MarkBatch]:
+def batches_of_pairs(pairs: int, each: int) -> list[MarkBatch]:
     """From rank 0 to so many others, so many each, all of them received."""
     ways = [(peer, peer * each + n) for peer in range(1, pairs + 1) for n in range(each)]
     sent = [replace(mark(0, sync=number), kind=Kind.SEND) for _, number in ways]
@@ -85,7 +85,7 @@ def told_messages(pairs: int, each: int) -> list[MarkBatch]:
 def test_messages_and_delays_are_of_the_marks_that_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both count, the excess is dropped, and the most recent pairs stay."""
     monkeypatch.setattr(jobs_module, "MAX_MARKS", 100)
-    published = told_messages(20, 5)
+    published = batches_of_pairs(20, 5)
     jobs = Jobs(100)
     jobs.accept(published[0], NOW)
     (job,) = jobs
@@ -103,7 +103,7 @@ def test_messages_and_delays_are_of_the_marks_that_are_held(monkeypatch: pytest.
 def test_messages_that_wait_are_dropped_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go first."""
     jobs = Jobs(100)
-    jobs.accept(told_messages(20, 5)[0], NOW)
+    jobs.accept(batches_of_pairs(20, 5)[0], NOW)
     monkeypatch.setattr(jobs_module, "MAX_MARKS", 40)
     jobs.advance(NOW)
     (job,) = jobs

@@ -35,7 +35,7 @@ def node(status: str, **more: object) -> NodeState:
     return node_state().model_copy(update=published | more)
 
 
-def unit(**more: object) -> GrandmasterState:
+def grandmaster_state(**more: object) -> GrandmasterState:
     return grandmaster("n1", 1, 1).model_copy(update=more)
 
 
@@ -56,7 +56,9 @@ def one_of_each() -> list[CloudEvent]:
     findings = [standing(), standing(chain=1), standing(until_ns=2)]
     published = [made.finding(each, NOW_NS) for each in findings]
     published += [made.alarm(alarm_event()), *changes.of_node(node("HOLDOVER"))]
-    return published + changes.of_grandmaster(unit(clock_state="locked", clock_class=6, gnss_state="locked"))
+    return published + changes.of_grandmaster(
+        grandmaster_state(clock_state="locked", clock_class=6, gnss_state="locked")
+    )
 
 
 def broken_rules(event: dict[str, Any]) -> list[str]:
@@ -75,7 +77,7 @@ def broken_rules(event: dict[str, Any]) -> list[str]:
             re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", event.get("time", ""))
         ),
         "datacontenttype is a media type": bool(re.fullmatch(r"\w+/[\w.+-]+", event.get("datacontenttype", ""))),
-        "data stands once": "data_base64" not in event,
+        "data occurs once": "data_base64" not in event,
         "strings hold no control characters": not re.search(r"[\x00-\x1f\x7f-\x9f]", "".join(map(str, event.values()))),
     }
     return [rule for rule, is_kept in rules.items() if not is_kept]
@@ -213,7 +215,7 @@ def test_a_node_synchronized_by_ntp_is_judged_by_utc() -> None:
 def test_a_grandmaster_is_locked_only_when_it_reports_so(state: ClockState) -> None:
     """A holdover out of its specification is none."""
     expected = {ClockState.LOCKED: "LOCKED", ClockState.HOLDOVER: "HOLDOVER"}.get(state, "FREERUN")
-    published = StateChanges(events()).of_grandmaster(unit(clock_state=state.value))
+    published = StateChanges(events()).of_grandmaster(grandmaster_state(clock_state=state.value))
 
     assert [event.type for event in published] == ["event.sync.ptp-status.ptp-state-change"]
     assert words(published) == [expected]
@@ -225,7 +227,7 @@ def test_a_grandmaster_is_locked_only_when_it_reports_so(state: ClockState) -> N
 def test_a_grandmaster_s_class_is_a_metric() -> None:
     """It is published when it changes, as a number."""
     changes = StateChanges(events())
-    published = [event for each in (6, 6, 7) for event in changes.of_grandmaster(unit(clock_class=each))]
+    published = [event for each in (6, 6, 7) for event in changes.of_grandmaster(grandmaster_state(clock_class=each))]
 
     assert {event.type for event in published} == {"event.sync.ptp-status.ptp-clock-class-change"}
     assert words(published) == ["6", "7"]
@@ -246,7 +248,7 @@ def test_a_grandmaster_s_class_is_a_metric() -> None:
 )
 def test_gnss_states_have_their_own_values(gnss: str | None, antenna: str | None, word: str) -> None:
     """What the antenna has comes before what follows from it."""
-    published = StateChanges(events()).of_grandmaster(unit(gnss_state=gnss, antenna=antenna))
+    published = StateChanges(events()).of_grandmaster(grandmaster_state(gnss_state=gnss, antenna=antenna))
 
     assert [event.type for event in published] == ["event.sync.gnss-status.gnss-state-change"]
     assert words(published) == [word]
@@ -254,7 +256,7 @@ def test_gnss_states_have_their_own_values(gnss: str | None, antenna: str | None
 
 def test_what_a_grandmaster_does_not_provide_gives_no_event() -> None:
     """Nothing known is no state, and neither is a working antenna alone."""
-    assert StateChanges(events()).of_grandmaster(unit(antenna="ok")) == []
+    assert StateChanges(events()).of_grandmaster(grandmaster_state(antenna="ok")) == []
 
 
 def test_a_grandmaster_that_does_not_respond_gives_no_event() -> None:
@@ -262,15 +264,15 @@ def test_a_grandmaster_that_does_not_respond_gives_no_event() -> None:
     changes = StateChanges(events())
     course = [("locked", True), ("holdover", False), ("locked", True), ("holdover", True)]
 
-    assert [words(changes.of_grandmaster(unit(clock_state=s, reachable=r))) for s, r in course] == [
+    assert [words(changes.of_grandmaster(grandmaster_state(clock_state=s, reachable=r))) for s, r in course] == [
         ["LOCKED"], [], [], ["HOLDOVER"],
     ]  # fmt: skip
 
 
 def test_each_grandmaster_has_its_own_state() -> None:
-    """Two units in lock are two states."""
+    """Two grandmasters in lock are two states."""
     changes = StateChanges(events())
-    published = [changes.of_grandmaster(unit(name=name, clock_state="locked")) for name in ("a", "b")]
+    published = [changes.of_grandmaster(grandmaster_state(name=name, clock_state="locked")) for name in ("a", "b")]
 
     assert [event.subject for event in [*published[0], *published[1]]] == ["a", "b"]
 

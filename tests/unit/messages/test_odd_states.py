@@ -38,7 +38,7 @@ UTC: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_u
 GM = [HEALTHY.grandmaster_identity]
 NOW_NS = HEALTHY.as_of_ns + 11 * INTERVAL_NS + 1
 WELL = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns)
-UNIT = {
+GRANDMASTER = {
     "name": "gm-a",
     "driver": "timeprovider",
     "host": "192.0.2.1",
@@ -47,7 +47,7 @@ UNIT = {
 
 
 def node(**verdicts: GrandmasterVerdict) -> Ensemble:
-    """A node that follows a clock identity which each of these units shows, with a bound."""
+    """A node that follows a clock identity that each of these grandmasters has, with a bound."""
     ensemble = Ensemble({"ptp": EnsembleSettings()})
     for name, verdict in verdicts.items():
         ensemble.update_grandmaster(name, GM, verdict, HEALTHY.as_of_ns)
@@ -63,7 +63,7 @@ def own_error(bound: ErrorBound | None) -> Bound:
 
 
 def config(**tables: Any) -> Config:
-    return parse({"node": {"name": "hub"}, "grandmaster": [UNIT], **tables}, options_of, "t.toml")
+    return parse({"node": {"name": "hub"}, "grandmaster": [GRANDMASTER], **tables}, options_of, "t.toml")
 
 
 def view(settings: Config | None = None) -> NodeView:
@@ -152,13 +152,14 @@ def test_a_holdover_budget_in_the_wrong_unit_is_refused(point: list[int]) -> Non
     oscillator = {"ocxo": {"holdover": [[0, 100], point]}}
 
     with pytest.raises(ConfigError, match="oscillator"):
-        config(oscillator=oscillator, grandmaster=[{**UNIT, "oscillator": "ocxo"}])
+        config(oscillator=oscillator, grandmaster=[{**GRANDMASTER, "oscillator": "ocxo"}])
 
 
 def test_the_longest_budget_fits_into_a_message() -> None:
     """The state holds it as nanoseconds in 64 bits."""
     settings = config(
-        oscillator={"ocxo": {"holdover": [[0, 10**12], [10**9, 10**12]]}}, grandmaster=[{**UNIT, "oscillator": "ocxo"}]
+        oscillator={"ocxo": {"holdover": [[0, 10**12], [10**9, 10**12]]}},
+        grandmaster=[{**GRANDMASTER, "oscillator": "ocxo"}],
     )
     memory, seen = GrandmasterMemory(settings.holdover_curve(settings.grandmaster[0])), view(settings)
     for seconds, state in enumerate((ClockState.LOCKED, ClockState.HOLDOVER)):
@@ -272,7 +273,7 @@ class Conditions:
 
 def test_an_address_that_expires_expires_everywhere() -> None:
     """Senders can be forged: what is remembered of those that sent too much must not grow with their number."""
-    service = TrapReceiver(config(), {}, FakeClocks(), 1, lambda event: None, lambda unit: None)
+    service = TrapReceiver(config(), {}, FakeClocks(), 1, lambda event: None, lambda name: None)
     for sender in range(2 * MAX_ADDRESSES):
         for _ in range(BURST + 1):
             service._receive_line(f"sender {sender}", "")

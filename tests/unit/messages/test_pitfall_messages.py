@@ -101,8 +101,8 @@ def test_pitfall_09_holdover_is_not_freerun_in_any_encoding() -> None:
         series(MetricsSnapshot(FED.model_copy(update={"status": status.name, "age_ns": None})))
         for status in ClockStatus
     ]
-    units = [grandmaster("n", 1, 1).model_copy(update={"clock_state": state.value}) for state in ClockState]
-    shown = [series(MetricsSnapshot(FED, grandmasters=[unit])) for unit in units]
+    grandmasters = [grandmaster("n", 1, 1).model_copy(update={"clock_state": state.value}) for state in ClockState]
+    shown = [series(MetricsSnapshot(FED, grandmasters=[state])) for state in grandmasters]
 
     assert [status_name(status) for status in ClockStatus] == ["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
     assert distinct([clock_segment.encode(bound, clock_segment.Epoch(1, 2))[5] for bound in bounds]) == len(ClockStatus)
@@ -169,11 +169,11 @@ def test_pitfall_22_an_error_s_text_is_no_label() -> None:
 
 def snapshot_with(text: str) -> MetricsSnapshot:
     source = SOURCE.model_copy(update={"reason": text, "reachable": False})
-    unit = grandmaster("n", 1, 1).model_copy(update={"reason": text, "unknown": [text], "utc_detail": text})
+    state = grandmaster("n", 1, 1).model_copy(update={"reason": text, "unknown": [text], "utc_detail": text})
     return MetricsSnapshot(
         FED.model_copy(update={"reason": text, "grandmaster_note": text, "sources": [source]}),
         polls=[PollReport("ptp", 0, 5, text, 1)],
-        grandmasters=[unit],
+        grandmasters=[state],
         findings=[finding().model_copy(update={"evidence": text, "cause": text, "subject": "ptp"})],
     )
 
@@ -207,7 +207,7 @@ THRESHOLDS = (
 
 
 @given(st.dictionaries(st.sampled_from(sorted(BoundSettings.model_fields)), THRESHOLDS))
-def test_pitfall_24_any_threshold_is_taken_or_told(bounds: dict[str, Any]) -> None:
+def test_pitfall_24_any_threshold_is_accepted_or_refused_in_one_line(bounds: dict[str, Any]) -> None:
     """Of a table of any values there is a configuration or one line of error; what is taken is a threshold."""
     table = {"source": [{"name": "ptp", "driver": "kernel", "bounds": bounds}]}
     try:

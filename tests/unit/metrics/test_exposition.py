@@ -299,8 +299,8 @@ def test_an_expired_bound_has_no_terms() -> None:
 
 def grandmaster_metrics(**changes: Any) -> dict[Key, float]:
     """The scrape of one grandmaster."""
-    unit = FULL.grandmasters[0].model_copy(update=changes)
-    return scrape(MetricsSnapshot(node=NODE, grandmasters=[unit]))
+    grandmaster = FULL.grandmasters[0].model_copy(update=changes)
+    return scrape(MetricsSnapshot(node=NODE, grandmasters=[grandmaster]))
 
 
 @pytest.mark.parametrize(
@@ -358,10 +358,10 @@ def test_an_absent_value_has_no_series() -> None:
 
 def test_the_series_of_a_grandmaster_are_limited() -> None:
     """Many ports, unknown severities and repeated names give a limited number of distinct series."""
-    unit = FULL.grandmasters[0]
-    assert unit.ports is not None and unit.alarms is not None
-    ports = [replace(unit.ports[0], name=f"eth{number % 1_000}") for number in range(2_000)]
-    alarms = [replace(unit.alarms[0], severity=f"unknown({number})") for number in range(2_000)]
+    grandmaster = FULL.grandmasters[0]
+    assert grandmaster.ports is not None and grandmaster.alarms is not None
+    ports = [replace(grandmaster.ports[0], name=f"eth{number % 1_000}") for number in range(2_000)]
+    alarms = [replace(grandmaster.alarms[0], severity=f"unknown({number})") for number in range(2_000)]
     scraped = grandmaster_metrics(ports=ports, alarms=alarms)
     clients = [labels for name, labels in scraped if name == "grandmaster_port_clients"]
 

@@ -234,9 +234,9 @@ def test_an_event_before_the_newest_sample_invalidates_nothing() -> None:
     """
     What was measured after it holds.
     """
-    heard_late = replace(JUMPED, invalidation=Invalidation(77, NOW_NS - INTERVAL_NS, Reason.GRANDMASTER_JUMPED))
+    received_late = replace(JUMPED, invalidation=Invalidation(77, NOW_NS - INTERVAL_NS, Reason.GRANDMASTER_JUMPED))
 
-    assert followed().update_grandmaster("gm-a", GM, heard_late, NOW_NS) is None
+    assert followed().update_grandmaster("gm-a", GM, received_late, NOW_NS) is None
 
 
 def test_no_event_lies_in_the_future() -> None:

@@ -180,10 +180,10 @@ def test_both_errors_at_their_largest_are_within_the_utc_bound(
     bound = utc_bound(Bound(gm_ns, gm_ppb), nth(0, **{**UTC, "clock_class": clock_class}), SETTINGS, verdict)
     holds = since_poll_ns < GRANDMASTER_EXPIRES_AFTER_NS and (left_ns is None or since_poll_ns <= left_ns)
     node_ns = gm_ns + Fraction(gm_ppb * age_ns, NS_PER_S)
-    unit_ns = own_ns + Fraction(own_ppb * max(0, since_poll_ns + age_ns), NS_PER_S)
+    grandmaster_ns = own_ns + Fraction(own_ppb * max(0, since_poll_ns + age_ns), NS_PER_S)
 
     assert (bound.bound_ns is not None) == (holds or left_ns is None)
-    assert not holds or (bound.at(age_ns) or 0) >= node_ns + unit_ns
+    assert not holds or (bound.at(age_ns) or 0) >= node_ns + grandmaster_ns
 
 
 def test_the_grandmaster_s_own_error_is_aged_to_the_reading() -> None:

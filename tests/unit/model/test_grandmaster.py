@@ -416,7 +416,7 @@ def test_a_jump_of_every_measured_channel_is_the_grandmaster_s(channels: dict[st
 
 
 def test_a_channel_without_a_new_measurement_is_no_evidence() -> None:
-    """The same measurement again neither jumps nor stands against a jump."""
+    """A repeated measurement is evidence neither for a phase jump nor against one."""
     grandmaster = Polled()
     grandmaster.at(0, time_errors=time_errors(0, gnss=10, ptp=20))
     mixed = (*time_errors(0, ptp=20), *time_errors(10, gnss=9_000))

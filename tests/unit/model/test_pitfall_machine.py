@@ -37,21 +37,21 @@ def fed(ensemble: Ensemble, **changes: Any) -> ErrorBound:
     return bound
 
 
-def ntp_told(as_of_ns: int) -> UtcSample:
+def ntp_sample(as_of_ns: int) -> UtcSample:
     """An NTP daemon that knows UTC well."""
     return UtcSample("ntp", as_of_ns, HEALTHY.real_minus_boot_ns, 0, 5_000, 1_000, "time1", 2, "none", 100, 100)
 
 
 @pytest.mark.parametrize("tai_offset_s", [0, 36, 38])
 def test_pitfall_21_tai_offset_0_or_wrong_in_the_kernel_bounds_nothing(tai_offset_s: int) -> None:
-    """It is told, an armed leap second too, and neither what is published nor the next bound knows of it."""
+    """The daemon reports it, and an armed leap second too; neither the published bound nor the next one depends on it."""
     wrong = replace(KERNEL, tai_offset_s=tai_offset_s, leap="insert")
-    told = {id for id, evidence in kernel_conditions(wrong, 37).items() if evidence is not None}
+    reported = {id for id, evidence in kernel_conditions(wrong, 37).items() if evidence is not None}
     with_kernel, without = ensemble_of("ptp", "kernel"), ensemble_of("ptp", "kernel")
     fed(with_kernel, **UTC)
     fed(without, **UTC)
 
-    assert told == {"tai-offset", "kernel-leap"}
+    assert reported == {"tai-offset", "kernel-leap"}
     assert with_kernel.accept(wrong).bound is None
     assert with_kernel.accept(nth(12, **UTC)) == without.accept(nth(12, **UTC))
 
@@ -86,13 +86,13 @@ def test_a_smeared_leap_second_is_an_offset() -> None:
     wrong: the offset is measured and the bound holds it, with little to spare, at every reading from noon to then.
     """
     model, path_ns = Replay(), 10_000
-    told = []
+    bounds = []
     for second in range(0, 43_201, 5):
         truth_ns = -SMEAR_PPB * second
         offset_ns = round(truth_ns) + second % 3
         row = TraceRow(second * NS_PER_S, offset_ns, path_ns, round(5_000 + SMEAR_PPB), PortState.SLAVE, True, 6, 0x21)
-        told.append((-truth_ns, model.accept(row).gm_hard_ns))
-    learnt = [(truth_ns, bound_ns or 0) for truth_ns, bound_ns in told if truth_ns > SMEAR_PPB * 100]
+        bounds.append((-truth_ns, model.accept(row).gm_hard_ns))
+    learnt = [(truth_ns, bound_ns or 0) for truth_ns, bound_ns in bounds if truth_ns > SMEAR_PPB * 100]
 
     assert learnt[-1][0] == pytest.approx(NS_PER_S / 2)
     assert [pair for pair in learnt if not pair[0] <= pair[1] <= pair[0] + 15 * path_ns] == []
@@ -103,7 +103,7 @@ def test_a_smeared_leap_second_is_an_offset() -> None:
 )
 def test_time_in_suspend_is_age(asleep_s: int, status: ClockStatus) -> None:
     """
-    CLOCK_BOOTTIME and CLOCK_REALTIME jump ahead together, only CLOCK_MONOTONIC stands still: no step, and the bound
+    CLOCK_BOOTTIME and CLOCK_REALTIME jump ahead together, only CLOCK_MONOTONIC stops: no step, and the bound
     is older by all of it,
     for the program that wakes first and for the daemon; the next Syncs make it young again.
     """
@@ -129,7 +129,7 @@ def test_a_migrated_machine_has_no_bound() -> None:
     """
     node = Node(ensemble=ensemble_of("ptp", "ntp", "kernel"))
     node.synced()
-    node.take(node.ensemble.accept(ntp_told(node.clocks.boot_ns)))
+    node.take(node.ensemble.accept(ntp_sample(node.clocks.boot_ns)))
     markers: list[int | None] = [None, 7, 7]
     calm = [node.ensemble.accept(replace(KERNEL, vm_disruptions=marker)).bound for marker in markers]
     node.take(node.ensemble.accept(replace(KERNEL, vm_disruptions=8)))
@@ -147,17 +147,17 @@ def test_a_migrated_machine_has_no_bound() -> None:
 def test_a_boundary_clock_in_between_adds_its_error(steps_removed: int, between: int) -> None:
     """Without `boundary_clock_error_ns` nothing is known beyond the parent; with it each one counts."""
     silent = fed(ensemble_of("ptp"), steps_removed=steps_removed)
-    told = fed(ensemble_of("ptp", boundary_clock_error_ns=200), steps_removed=steps_removed)
+    known = fed(ensemble_of("ptp", boundary_clock_error_ns=200), steps_removed=steps_removed)
 
     assert silent.parent_hard.bound_ns is not None
-    assert told.gm_hard == silent.parent_hard.plus(between * 200)
+    assert known.gm_hard == silent.parent_hard.plus(between * 200)
     if between:
         assert (silent.gm_hard.bound_ns, silent.gm_hard.reason) == (None, Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN)
         assert silent.gm_status is ClockStatus.UNKNOWN
 
 
 def test_a_transparent_clock_that_removes_more_than_the_path_gives_no_sample() -> None:
-    """A negative path delay is told as such by the driver, makes no bound in the model, and the last one ages."""
+    """The driver reports a negative path delay as such; the model makes no bound of it, and the last bound ages."""
     node = Node()
     node.synced()
     node.ptp4l.path_delay_ns = -1
@@ -185,7 +185,7 @@ def test_a_transparent_clock_that_over_corrects_by_less_shows_in_a_calibrated_mi
 
 def test_a_transparent_clock_that_over_corrects_by_less_shows_in_a_second_source() -> None:
     """
-    Two paths that cannot both be true: it is told, and the bound holds for either. With a third, the wrong one is
+    Two paths that cannot both be true are reported, and the bound covers either. With a third, the wrong one is
     named.
     """
     two, three = ensemble_of("ptp", "b"), ensemble_of("ptp", "b", "c")

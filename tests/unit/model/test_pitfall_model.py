@@ -75,10 +75,10 @@ def test_pitfall_18_maxerror_under_phc2sys_is_ignored() -> None:
     """The kernel's 0 makes no bound, and none narrower."""
     ensemble = Ensemble({"ptp": EnsembleSettings(), "kernel": EnsembleSettings()})
     before = fed(ensemble)
-    told = ensemble.accept(MAXERROR_ZERO)
+    update = ensemble.accept(MAXERROR_ZERO)
     alone = Ensemble({"kernel": EnsembleSettings()})
 
-    assert told.bound is None
+    assert update.bound is None
     assert ensemble.deciding_bound(before.as_of_ns) is before
     assert alone.accept(MAXERROR_ZERO).bound is None and list(alone.bounded_sources) == []
 
@@ -131,8 +131,8 @@ def test_pitfall_27_without_sync_the_port_stays_slave_and_the_delay_drifts() -> 
     rows, slews_ppb = [], [0]
     for seed in range(4):
         of_one = settled(replay(scenario, 1_500, seed), 120)
-        told_ppb = [instant.row.freq_ppb or 0 for instant, _ in of_one]
-        slews_ppb += [abs(new - old) for old, new in itertools.pairwise(told_ppb)]
+        reported_ppb = [instant.row.freq_ppb or 0 for instant, _ in of_one]
+        slews_ppb += [abs(new - old) for old, new in itertools.pairwise(reported_ppb)]
         rows += of_one
     held = [(instant, row) for instant, row in rows if row.status is ClockStatus.HOLDOVER]
     frozen = [instant.row for instant, _ in held]

@@ -75,7 +75,7 @@ def test_pitfall_07_no_servo_state_is_not_not_locked() -> None:
 
 
 @pytest.mark.parametrize("by", ["another instance", "its counters"])
-def test_pitfall_12_a_restarted_ptp4l_is_begun_anew(by: str) -> None:
+def test_pitfall_12_a_restarted_ptp4l_starts_the_delay_filter_again(by: str) -> None:
     """A new identity, or counters that went back, void what was known: an empty delay filter has to be filled again."""
     node = Node()
     node.synced()
@@ -93,8 +93,8 @@ def test_pitfall_12_a_restarted_ptp4l_is_begun_anew(by: str) -> None:
     assert node.synced(2).gm_status is ClockStatus.SYNCHRONIZED
 
 
-def test_counters_that_went_back_unseen_fill_the_filter_anew() -> None:
-    """Where a driver says nothing of a restart, the model sees it by its own counters."""
+def test_counters_that_went_back_unseen_fill_the_filter_again() -> None:
+    """Where a driver does not report a restart, the model detects it by the counters."""
     ensemble = Ensemble({"ptp": EnsembleSettings()})
     counts = [*range(1_000, 1_040), *range(12)]
     bounds = [
@@ -141,7 +141,7 @@ def test_pitfall_16_a_step_between_two_reads_is_no_offset(by_ns: int) -> None:
     read = node.seen()
 
     assert isinstance(node.reading, NoSample) and node.reading.stepped
-    assert [told[0].status for told in (unread, read)] == [ClockStatus.DISRUPTED] * 2
+    assert [readings[0].status for readings in (unread, read)] == [ClockStatus.DISRUPTED] * 2
     assert unread[1] == read[1] == Reason.CLOCK_STEPPED.text
     assert node.synced().gm_status is ClockStatus.SYNCHRONIZED
 

@@ -18,10 +18,10 @@ ACCURACY_100_NS = 0x21
 
 
 def row(lab: Lab, **changes: Any) -> TraceRow:
-    """What a client is told right after the next Sync."""
+    """What a client reads right after the next Sync."""
     sample = lab.sync()
     assert sample.frequency_ppb is not None
-    told = TraceRow(
+    next_sync = TraceRow(
         sample.read_ns,
         sample.offset_ns,
         sample.path_delay_ns,
@@ -31,11 +31,11 @@ def row(lab: Lab, **changes: Any) -> TraceRow:
         6,
         ACCURACY_100_NS,
     )
-    return told._replace(**changes)
+    return next_sync._replace(**changes)
 
 
 def noisy() -> Lab:
-    """No two offsets are the same, since what is told again is not fresh."""
+    """No two offsets are equal, since a repeated offset is not fresh."""
     return Lab(servo=lambda offset_ns: -offset_ns // 3)
 
 
@@ -70,10 +70,10 @@ def test_a_bound_is_given_for_each_row_once_the_filter_is_full() -> None:
     assert {None in each for each in rows[first:]} == {False}
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_the_truth_is_inside_while_a_path_changes(told: bool) -> None:
+@pytest.mark.parametrize("with_frequency", [True, False])
+def test_the_truth_is_inside_while_a_path_changes(with_frequency: bool) -> None:
     """
-    `freq_ppb` is positive when the clock is slowed, and may not be told at all.
+    `freq_ppb` is positive when the clock is slowed, and may be absent.
     """
     lab, replay = Lab(rate_ppb=35_000, servo=deadbeat), Replay()
     bounds = []
@@ -82,7 +82,7 @@ def test_the_truth_is_inside_while_a_path_changes(told: bool) -> None:
             lab.forward_ns += 150_000
         if second > 80:
             lab.forward_ns += 1
-        one = replay.accept(next_row(lab) if second < 80 else row(lab) if told else row(lab, freq_ppb=None))
+        one = replay.accept(next_row(lab) if second < 80 else row(lab) if with_frequency else row(lab, freq_ppb=None))
         bounds.append((abs(lab.true_ns), one.gm_hard_ns))
 
     assert max(true_ns for true_ns, _ in bounds) > 100_000
@@ -114,7 +114,7 @@ def test_an_offset_that_is_told_again_is_not_fresh() -> None:
 
 def test_a_frozen_offset_is_not_fresh_for_an_empty_row_in_between() -> None:
     """
-    It is held against the last one told, however long ago.
+    It is compared with the last reported offset, however old.
     """
     lab, replay = noisy(), Replay()
     replayed(replay, lab)
@@ -131,16 +131,16 @@ def test_a_frozen_offset_is_not_fresh_for_an_empty_row_in_between() -> None:
 @given(st.lists(st.integers(0, 3), min_size=80, max_size=80), st.booleans())
 def test_rows_without_anything_change_nothing_of_what_follows(empties: list[int], with_state: bool) -> None:
     """
-    Time passes in between, and that is all: each told row gets the same bounds as without.
+    Empty rows only let time pass: each row with values gets the same bounds as without them.
     """
     lab, plain, mixed = noisy(), Replay(), Replay()
     for count in empties:
-        told = next_row(lab)
+        full = next_row(lab)
         for index in range(count):
             state = PortState.SLAVE if with_state else None
-            mixed.accept(TraceRow(told.t_ns - NS_PER_S + (index + 1) * NS_PER_S // 5, None, port_state=state))
+            mixed.accept(TraceRow(full.t_ns - NS_PER_S + (index + 1) * NS_PER_S // 5, None, port_state=state))
 
-        assert mixed.accept(told) == plain.accept(told)
+        assert mixed.accept(full) == plain.accept(full)
 
 
 def test_how_old_a_sync_is_counts_from_the_last_row_that_told_another() -> None:
@@ -243,7 +243,7 @@ def test_a_class_that_gets_worse_counts_without_a_sync() -> None:
     replayed(replay, lab)
     last = next_row(lab)
     replay.accept(last)
-    lost, held, again = (replay.accept(frozen(last, lab, clock_class=told)) for told in (248, 7, 6))
+    lost, held, again = (replay.accept(frozen(last, lab, clock_class=clock_class)) for clock_class in (248, 7, 6))
     assert held.gm_hard_ns is not None and again.gm_hard_ns is not None
 
     assert (lost.utc_hard_ns, lost.utc_stat_ns) == (None, None)
@@ -259,8 +259,8 @@ def test_rows_far_apart_hold_the_truth_through_a_kick(every_s: int) -> None:
     lab, replay = noisy(), Replay()
     for _ in range(60):
         for _ in range(every_s):
-            told = next_row(lab)
-        replay.accept(told)
+            full = next_row(lab)
+        replay.accept(full)
     lab.frequency_ppb += 40_000
     for _ in range(20):
         lab.silence(every_s)

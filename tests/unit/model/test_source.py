@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from clock_lab import DELAY_NS, UNTOLD, Lab, assert_adds_up, settled
+from clock_lab import DELAY_NS, WITHOUT_COUNTERS, Lab, assert_adds_up, settled
 from samples import nth
 
 from timesyncd.bound import Rate, Term
@@ -57,8 +57,8 @@ def test_without_counters_the_memory_is_a_time() -> None:
     """
     memory = SourceMemory(SETTINGS)
 
-    assert feed(memory, 20, **UNTOLD) is None
-    assert feed(memory, 1, first=20, **UNTOLD) is not None
+    assert feed(memory, 20, **WITHOUT_COUNTERS) is None
+    assert feed(memory, 1, first=20, **WITHOUT_COUNTERS) is not None
 
 
 def test_a_longer_filter_is_remembered_for_longer() -> None:
@@ -167,7 +167,7 @@ def test_a_negative_path_delay_is_no_sample() -> None:
 
 
 @pytest.mark.parametrize("counter", ["delay_requests_sent", "delay_responses_received"])
-def test_a_counter_that_went_back_starts_anew(counter: str) -> None:
+def test_a_counter_that_went_back_starts_the_filter_again(counter: str) -> None:
     """
     The PTP daemon restarted: its delay filter is empty again.
     """
@@ -183,8 +183,8 @@ def test_counters_that_cease_to_be_told_leave_the_time() -> None:
     """
     memory = SourceMemory(SETTINGS)
     feed(memory, 12)
-    memory.accept(nth(12, offset_ns=50_000, **UNTOLD))
-    still, later = feed(memory, 19, first=13, **UNTOLD), feed(memory, 2, first=32, **UNTOLD)
+    memory.accept(nth(12, offset_ns=50_000, **WITHOUT_COUNTERS))
+    still, later = feed(memory, 19, first=13, **WITHOUT_COUNTERS), feed(memory, 2, first=32, **WITHOUT_COUNTERS)
 
     assert still is not None and later is not None
     assert (still.terms[Term.PATH_MEMORY], later.terms[Term.PATH_MEMORY]) == (49_900, 0)
@@ -203,7 +203,7 @@ def test_another_clock_is_learnt_from_the_beginning() -> None:
     assert memory.coast(lab.boottime_ns, lab.frequency_ppb) is None
 
 
-def test_a_jump_beyond_reason_is_told() -> None:
+def test_a_jump_beyond_the_clocks_rates_is_reported() -> None:
     """
     Neither twice the path delay nor the clocks' rates explain five milliseconds between two Syncs.
     """

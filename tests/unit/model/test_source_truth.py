@@ -6,7 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from clock_lab import DELAY_NS, LEARNT_S, UNTOLD, Lab, Servo, assert_adds_up, assert_holds, deadbeat, gentle, settled
+from clock_lab import (
+    DELAY_NS,
+    LEARNT_S,
+    WITHOUT_COUNTERS,
+    Lab,
+    Servo,
+    assert_adds_up,
+    assert_holds,
+    deadbeat,
+    gentle,
+    settled,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import HEALTHY
@@ -25,7 +36,7 @@ SETTINGS = SourceSettings()
     moved_ns=st.integers(-DELAY_NS, 1_000_000),
     servo=st.sampled_from([deadbeat, gentle]),
     when_s=st.integers(12, LEARNT_S + 40),
-    fields=st.sampled_from([{}, {"frequency_ppb": None}, UNTOLD, {"renewed_before_read": True}]),
+    fields=st.sampled_from([{}, {"frequency_ppb": None}, WITHOUT_COUNTERS, {"renewed_before_read": True}]),
 )
 def test_the_truth_is_inside_while_a_servo_chases_a_changed_path(
     rate_ppb: int, moved_ns: int, servo: Servo, when_s: int, fields: dict[str, Any]
@@ -99,7 +110,7 @@ def test_a_servo_that_chased_unread_leaves_a_doubt() -> None:
         lab.forward_ns = DELAY_NS + 37 * second % 101 + (200_000 if second >= 450 else 0)
         sample = lab.sync()
         if second % 3 == 2:
-            bound = memory.accept(replace(sample, as_of_ns=sample.read_ns - 3 * NS_PER_S, **UNTOLD))
+            bound = memory.accept(replace(sample, as_of_ns=sample.read_ns - 3 * NS_PER_S, **WITHOUT_COUNTERS))
             worst_ns = min(worst_ns, lab.true_ns)
             if bound is not None:
                 assert_holds(bound, sample.offset_ns, lab.true_ns)
@@ -295,7 +306,7 @@ def on_time(boot_s: float, ingress_s: float, **changes: Any) -> ClockSample:
         as_of_ns=HEALTHY.as_of_ns + round((boot_s - 1) * NS_PER_S),
         read_ns=HEALTHY.read_ns + round(boot_s * NS_PER_S),
         ingress_time_ns=HEALTHY.ingress_time_ns + round(ingress_s * NS_PER_S),
-        **UNTOLD,
+        **WITHOUT_COUNTERS,
         **changes,
     )
 

@@ -129,7 +129,7 @@ def test_a_cell_may_be_written_in_several_ways(column: str, text: str, expected:
     ],
 )  # fmt: skip
 def test_what_is_no_such_thing_is_refused(column: str, text: str, what: str) -> None:
-    """With file, line, column and what stands there."""
+    """The error names file, line, column and the value there."""
     cells = dict(zip(COLUMNS, ROW.split(","), strict=True)) | {"t_s": "2000"} | {column: text}
 
     assert error_of(ROW, ",".join(cells.values())) == f"t.csv:3: {column} = {text!r} {what}"
@@ -141,7 +141,7 @@ def test_a_long_cell_is_cut_in_the_error() -> None:
 
 
 def test_time_may_repeat_but_not_go_back() -> None:
-    """Two rows of one moment are read; an earlier one is a mistake of whoever recorded."""
+    """Two rows of one moment are accepted; a row earlier than the last one is an error of the recorder."""
     earlier = ROW.replace("1000.125", "1000.124")
 
     assert len(rows(ROW, ROW)) == 2
@@ -157,13 +157,13 @@ def test_a_line_of_another_width_is_refused(line: str, cells: int) -> None:
 @pytest.mark.parametrize("rest", [ROW, f'{ROW}"x'])
 def test_an_open_quote_is_reported_where_it_was_opened(rest: str) -> None:
     """And not where the file ends."""
-    told = error_of(ROW, "", f'"{ROW}', rest)
+    message = error_of(ROW, "", f'"{ROW}', rest)
 
-    assert told.startswith("t.csv:4: ")
+    assert message.startswith("t.csv:4: ")
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "message"),
     [
         ("", f"t.csv:1: no header; a trace begins with {HEADER}"),
         ("  ", f"t.csv:1: no header; a trace begins with {HEADER}"),
@@ -173,12 +173,12 @@ def test_an_open_quote_is_reported_where_it_was_opened(rest: str) -> None:
         (f'"{HEADER}', "t.csv:1: unexpected end of data"),
     ],
 )  # fmt: skip
-def test_a_header_that_is_none_is_refused(header: str, told: str) -> None:
+def test_a_header_that_is_none_is_refused(header: str, message: str) -> None:
     """At once, with all that is missing."""
     with pytest.raises(TraceError) as raised:
         read_trace([header], "t.csv")
 
-    assert str(raised.value) == told
+    assert str(raised.value) == message
 
 
 def test_no_line_at_all_is_no_trace() -> None:
@@ -256,10 +256,10 @@ numbers = st.one_of(st.just(""), st.integers(-(2**63), 2**63).map(str), st.float
         max_size=30,
     )
 )
-def test_the_model_accepts_any_numbers(told: list[tuple[object, ...]]) -> None:
+def test_the_model_accepts_any_numbers(table: list[tuple[object, ...]]) -> None:
     """A trace of nonsense that can be read gives a row for each row."""
     lines, t_ns = [], 0
-    for gap_ns, *cells in told:
+    for gap_ns, *cells in table:
         t_ns += int(str(gap_ns))
         lines.append(",".join(map(str, (seconds_text(t_ns), *cells))))
     replay, taken = Replay(), 0

@@ -1,4 +1,4 @@
-"""How a unit is reached by a command, and that no secret gets where somebody could read it."""
+"""How a command reaches a grandmaster, and that no secret gets where another user could read it."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("options", "told"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_asked_so(monkeypatch: pytest.MonkeyPatch, options: list[str], told: str) -> None:
-    """One line that says what is wanted, and no secret in it."""
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_access_options_that_are_refused(monkeypatch: pytest.MonkeyPatch, options: list[str], message: str) -> None:
+    """One line states what is expected, and it contains no secret."""
     monkeypatch.setenv("SHORT", "hush")
     with pytest.raises(ConfigError) as refused:
         access(*options)
 
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert not any(secret in str(refused.value) for secret in ("hush", "auth phrase", "web word", "\n"))
 
 
@@ -140,7 +140,7 @@ def test_a_wrong_option_is_2(capsys: pytest.CaptureFixture[str], command: str, o
 
 @pytest.mark.parametrize("options", [["--mask", "serials,nonsense"], ["--mask", ""], ["--rows", "0"], ["--rows", "x"]])
 def test_a_recording_that_cannot_be_taken_so(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-    """What is to be masked is one of a few kinds; nobody takes no rows."""
+    """--mask allows a few kinds only, and --rows at least one row."""
     with pytest.raises(SystemExit) as ended:
         main(["record", "192.0.2.1", "/tmp/none", *options])
 
@@ -149,7 +149,7 @@ def test_a_recording_that_cannot_be_taken_so(capsys: pytest.CaptureFixture[str],
 
 
 def test_a_folder_that_holds_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is written over, and the unit is not even asked."""
+    """Nothing is overwritten, and the grandmaster is not even polled."""
     (tmp_path / "walk.snmprec").write_text("older")
     status = main(["record", "192.0.2.1", str(tmp_path), "--community-env", "GM_C"])
 

@@ -39,9 +39,9 @@ END
 
 
 def scalar(name: str, syntax: str, arc: int, units: str = "", access: str = "read-only", parent: str = "acme") -> str:
-    told = f'UNITS "{units}"' if units else ""
+    units_clause = f'UNITS "{units}"' if units else ""
     return (
-        f'{name} OBJECT-TYPE SYNTAX {syntax} {told} MAX-ACCESS {access} STATUS current DESCRIPTION "What {name}\n is."'
+        f'{name} OBJECT-TYPE SYNTAX {syntax} {units_clause} MAX-ACCESS {access} STATUS current DESCRIPTION "What {name}\n is."'
         f" ::= {{ {parent} {arc} }}\n"
     )
 
@@ -66,7 +66,7 @@ def made(tmp_path: Path, *declarations: str, source: Path | None = None) -> str:
 
 
 def objects(text: str) -> dict[str, dict[str, Any]]:
-    """What stands as an object, by name, once every # before one is taken away."""
+    """The text's objects by name, with one # at the start of each line removed."""
     bare = "\n".join(line.removeprefix("# ") for line in text.splitlines() if not line.startswith(("# acme", "#  ")))
     blocks = bare[bare.index("[[object]]") :]
     return {each["source"].split()[-1]: each for each in tomllib.loads(blocks)["object"]}
@@ -119,7 +119,7 @@ DECODERS = {
 
 @pytest.mark.parametrize(("syntax", "decoder"), DECODERS.items())
 def test_a_decoder_follows_from_the_type(tmp_path: Path, syntax: str, decoder: str) -> None:
-    """What no decoder reads, and a type that nobody explains, is left to who knows."""
+    """A syntax that no decoder reads, or of unknown meaning, is left for the operator to decide."""
     found = objects(made(tmp_path, scalar("acmeThing", syntax, 1)))
 
     assert found["acmeThing"]["decoder"] == decoder
@@ -144,12 +144,12 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize(("told", "expected"), FIELDS.items(), ids=lambda each: " ".join(each))
+@pytest.mark.parametrize(("declared", "expected"), FIELDS.items(), ids=lambda each: " ".join(each))
 def test_a_field_is_guessed_only_without_doubt(
-    tmp_path: Path, told: tuple[str, str, str], expected: tuple[str, str]
+    tmp_path: Path, declared: tuple[str, str, str], expected: tuple[str, str]
 ) -> None:
     """The name, the type, the unit and every word must fit; else the operator chooses."""
-    name, syntax, units = told
+    name, syntax, units = declared
     found = objects(made(tmp_path, scalar(name, syntax, 1, units)))[name]
 
     assert (found["field"], found["decoder"]) == expected
@@ -157,7 +157,7 @@ def test_a_field_is_guessed_only_without_doubt(
 
 
 def test_an_enumeration_is_kept_in_the_vendor_s_words(tmp_path: Path) -> None:
-    """Where no field is known, nobody translated it."""
+    """An enumeration without a known field keeps the vendor's words."""
     found = objects(made(tmp_path, scalar("acmeMode", "INTEGER { fast-track(3), slow(9) }", 1)))
 
     assert found["acmeMode"]["values"] == {"3": "fast-track", "9": "slow"}
@@ -187,7 +187,7 @@ def test_a_table_that_augments_another(tmp_path: Path) -> None:
 
 
 def test_a_notification(tmp_path: Path) -> None:
-    """Its variables are told apart by name; the rest is left to who knows."""
+    """Its variables are told apart by name; the operator fills in the rest."""
     text = made(
         tmp_path,
         scalar("acmeSerialNumber", "DisplayString", 1),
@@ -199,10 +199,14 @@ def test_a_notification(tmp_path: Path) -> None:
     )
     file = tmp_path / "acme.toml"
     file.write_text(text)
-    (told,) = load(str(file)).notification
+    (notification,) = load(str(file)).notification
 
-    assert (told.oid[-2:], told.kind, told.severities) == ((0, 1), "alarm", {0: "clear", 3: "major"})
-    assert {name: oid[-1] for name, oid in told.variables.items()} == {"id": 2, "severity": 3}
+    assert (notification.oid[-2:], notification.kind, notification.severities) == (
+        (0, 1),
+        "alarm",
+        {0: "clear", 3: "major"},
+    )
+    assert {name: oid[-1] for name, oid in notification.variables.items()} == {"id": 2, "severity": 3}
     assert '# ? = "1.3.6.1.4.1.99999.4"    # acmeWeight' in text
 
 
@@ -218,11 +222,11 @@ def test_an_old_mib(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         'oldUp TRAP-TYPE ENTERPRISE old VARIABLES { oldSerialNum } DESCRIPTION "" ::= 5\nEND\n'
     )
     status = main(["profile-from-mib", str(file), "--name", "site"])
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     profile = tmp_path / "site.toml"
-    profile.write_text(told.out)
+    profile.write_text(printed.out)
 
-    assert (status, told.err) == (0, "")
+    assert (status, printed.err) == (0, "")
     assert (load(str(profile)).name, load(str(profile)).notification[0].oid[-3:]) == ("site", (3, 0, 5))
 
 
@@ -251,8 +255,8 @@ def test_a_mib_that_stands_on_one_that_is_not_there(tmp_path: Path, capsys: pyte
     )
 
 
-def test_types_that_are_not_there_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rest of the MIB is told all the same."""
+def test_missing_types_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rest of the MIB is read all the same."""
     file = tmp_path / "acme.mib"
     file.write_text(HEAD + scalar("acmeThing", "AcmeWord", 1) + "END\n")
     status = main(["profile-from-mib", str(file)])
@@ -281,10 +285,10 @@ def test_a_file_that_is_no_mib(tmp_path: Path, capsys: pytest.CaptureFixture[str
     file = tmp_path / "acme.mib"
     file.write_text(text)
     ended = main(["profile-from-mib", str(file)])
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
 
-    assert (ended, told.out) == (status, "")
-    assert [line for line in told.err.splitlines() if "was not found" not in line] == [told.err.splitlines()[-1]]
+    assert (ended, printed.out) == (status, "")
+    assert [line for line in printed.err.splitlines() if "was not found" not in line] == [printed.err.splitlines()[-1]]
 
 
 def test_a_file_or_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,7 +184,7 @@ def test_text_that_is_no_address(text: str) -> None:
 
 
 def test_a_version_of_four_numbers() -> None:
-    """Where a version stands, an address does not."""
+    """A version of four numbers is not masked as an address."""
     assert masked([row(FIRMWARE, b"5.0.4.1")]) == [b"5.0.4.1"]
 
 
@@ -220,8 +220,8 @@ def test_who_may_ask_and_what_runs_is_never_stored(tree: str) -> None:
     assert masked([row(f"1.3.6.1.{tree}.1.1.0", b"x")], kinds=()) == []
 
 
-def test_a_secret_that_the_unit_shows() -> None:
-    """Not even without --mask, whether it stands alone, in other text or in octets that are none."""
+def test_a_secret_that_the_grandmaster_serves() -> None:
+    """The secret is masked even without --mask: as a whole value, inside other text, or in octets that are no text."""
     rows = [
         row(PRIVATE, b"lab"),
         row(PRIVATE, b"ro hush-hush"),
@@ -238,7 +238,7 @@ def test_a_secret_that_the_unit_shows() -> None:
 
 
 def test_nothing_is_masked_unasked() -> None:
-    """Without --mask a recording is what the unit said."""
+    """Without --mask a recording holds what the grandmaster served."""
     rows = [
         row(SYS_NAME, b"gm-a.lab"),
         row(SERIAL, b"AB1234"),

@@ -1,4 +1,4 @@
-"""What a unit said of each object, and what of it no profile knows."""
+"""What a grandmaster served of each object, and which objects no profile knows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_object_that_is_not_provided() -> None:
 
 
 def test_a_wrong_type_hides_no_other_value() -> None:
-    """It is told for its one cell, as it came."""
+    """Only the wrong cell has a problem, and keeps its raw value."""
     rows: Rows = {STATE: {(0,): 1}, NAME: {(1,): b"eth1", (2,): 5}}
     state, names = object_reports(profile(), rows)
 
@@ -50,16 +50,16 @@ def test_an_unknown_word_keeps_what_came() -> None:
 
 
 def test_a_column_that_was_cut() -> None:
-    """That there are more rows is told of that column alone."""
+    """The report marks only the column that has more rows."""
     assert [each.cut for each in object_reports(profile(), {NAME: {(1,): b"a"}}, [NAME])] == [False, True]
 
 
 def test_a_cell_that_one_of_two_profiles_cannot_read() -> None:
     """It goes into no sample, since a sample takes both profiles' word."""
     rows: Rows = {STATE: {(0,): 1}, NAME: {(1,): b"eth1"}}
-    told = [*object_reports(profile(), rows), *object_reports(profile("other", "integer"), rows)]
+    reports = [*object_reports(profile(), rows), *object_reports(profile("other", "integer"), rows)]
 
-    assert readable(told) == {STATE: {(0,): 1}}
+    assert readable(reports) == {STATE: {(0,): 1}}
 
 
 def test_a_walk_as_rows() -> None:

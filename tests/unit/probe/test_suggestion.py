@@ -15,7 +15,7 @@ from timesyncd.drivers.timeprovider._profiles import DEFAULT
 from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
 from timesyncd.probe.access import ProbeAccess, SnmpAccess, WebAccess, web_options
 from timesyncd.probe.probe import Probe, SnmpReport
-from timesyncd.probe.suggestion import array, inline, key, quoted, suggestion, unit_name
+from timesyncd.probe.suggestion import array, grandmaster_name, inline, key, quoted, suggestion
 from timesyncd.probe.web import WebReport
 from timesyncd.sample import GrandmasterSample, PtpPort
 from timesyncd.snmp import Community, User
@@ -47,7 +47,7 @@ def probed(access: ProbeAccess = ACCESS, sample: GrandmasterSample = SAMPLE) -> 
     return Probe(access, snmp, WebReport(FINGERPRINT), None, ())
 
 
-def unit(text: str) -> tuple[str, list[str], TimeProviderOptions]:
+def grandmaster_table(text: str) -> tuple[str, list[str], TimeProviderOptions]:
     """As the daemon takes it."""
     (found,) = parse(tomllib.loads(text), options_of, "paste").grandmaster
     assert isinstance(found.options, TimeProviderOptions)
@@ -55,8 +55,8 @@ def unit(text: str) -> tuple[str, list[str], TimeProviderOptions]:
 
 
 def test_a_community() -> None:
-    """Name and identities are the unit's own; every port of it may show another identity."""
-    name, identities, options = unit(suggestion(probed()))
+    """Name and identities are the grandmaster's own; each of its ports may have another identity."""
+    name, identities, options = grandmaster_table(suggestion(probed()))
 
     assert (name, identities) == ("gm-a.lab-7", ["00a069.fffe.000001", "00a069.fffe.000002"])
     assert (options.host, options.port, options.profiles) == ("192.0.2.1", 161, DEFAULT)
@@ -66,7 +66,7 @@ def test_a_community() -> None:
 def test_a_user_and_the_web_interface() -> None:
     """Each secret is where it was, and the certificate is pinned."""
     text = suggestion(probed(replace(ACCESS, port=1161, snmp=EVA, web=WEB)))
-    _, _, options = unit(text)
+    _, _, options = grandmaster_table(text)
 
     assert options.user is not None and options.https is not None
     assert options.user.model_dump(include={"name", "auth", "priv"}) == {
@@ -81,8 +81,8 @@ def test_a_user_and_the_web_interface() -> None:
 
 
 def test_https_alone() -> None:
-    """A unit whose SNMP nobody may ask."""
-    _, identities, options = unit(suggestion(probed(replace(ACCESS, snmp=None, web=WEB))))
+    """A grandmaster of which no SNMP credentials are known."""
+    _, identities, options = grandmaster_table(suggestion(probed(replace(ACCESS, snmp=None, web=WEB))))
 
     assert (identities, options.community, options.user) == ([], None, None)
     assert options.https is not None
@@ -91,7 +91,7 @@ def test_https_alone() -> None:
 def test_insecure_is_not_handed_on() -> None:
     """Whoever trusted blindly once gets a configuration that does not: the certificate that was shown is pinned."""
     web = replace(WEB, options=web_options({"username": "eva", "insecure": True}))
-    _, _, options = unit(suggestion(probed(replace(ACCESS, web=web))))
+    _, _, options = grandmaster_table(suggestion(probed(replace(ACCESS, web=web))))
 
     assert options.https is not None
     assert (options.https.insecure, options.https.fingerprint) == (False, FINGERPRINT)
@@ -100,13 +100,13 @@ def test_insecure_is_not_handed_on() -> None:
 def test_a_secret_that_was_typed() -> None:
     """A place to put it is proposed."""
     typed = replace(ACCESS, snmp=SnmpAccess(Community("hush-hush"), {}))
-    _, _, options = unit(suggestion(probed(typed)))
+    _, _, options = grandmaster_table(suggestion(probed(typed)))
 
     assert options.community == SecretSettings(file=Path("/etc/timesyncd/gm-a.lab-7.community"))
 
 
 def test_profiles_that_answered() -> None:
-    """They are told; all stay configured, since those that are silent still explain traps and syslog lines."""
+    """The suggestion lists them; all stay configured, since the silent ones still explain traps and syslog messages."""
     text = suggestion(probed())
 
     assert "# answered: ptpbase, system\n" in text
@@ -120,18 +120,18 @@ def test_a_profile_of_one_s_own(tmp_path: Path) -> None:
         'name = "site"\ntitle = "t"\nproved_by = ["1.3.6.1.4.1.99999"]\n[[object]]\noid = "1.3.6.1.4.1.99999.1"\n'
         'decoder = "text"\nfield = "model"\nconfidence = "unproven"\nsource = "test"\n'
     )
-    _, _, options = unit(suggestion(probed(), [str(file)]))
+    _, _, options = grandmaster_table(suggestion(probed(), [str(file)]))
 
     assert options.profiles == (str(file), *DEFAULT)
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("sys_name", "name"),
     [("gm-a", "gm-a"), ("", "gm-a"), ("-", "gm-a"), ('x"\n[evil]', "x-evil"), ("a" * 99, "a" * 64), ("ü", "gm-a")],
 )
-def test_a_name_that_a_configuration_takes(told: str, name: str) -> None:
-    """Whatever a unit calls itself, nothing of it becomes another line."""
-    assert unit_name(replace(SAMPLE, sys_name=told)) == name
+def test_a_name_that_a_configuration_takes(sys_name: str, name: str) -> None:
+    """Whatever name a grandmaster reports, nothing of it becomes another line."""
+    assert grandmaster_name(replace(SAMPLE, sys_name=sys_name)) == name
 
 
 @pytest.mark.parametrize("text", ["", 'a"b\\c', "ü\n\t\x00\x7f\x1f", "\U0001f570", "a=b # c"])

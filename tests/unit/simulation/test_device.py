@@ -1,4 +1,4 @@
-"""The simulated unit: what holds at any time in any scenario, and what each scenario is for."""
+"""The simulated grandmaster: what holds at any time in any scenario, and what each scenario is for."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def still(clock_s: float = NOON_S) -> Callable[[], float]:
     return lambda: clock_s
 
 
-def unit(scenario: str = "steady", seed: int = 1, kind: str = "tp4100") -> Device:
+def device_after(scenario: str = "steady", seed: int = 1, kind: str = "tp4100") -> Device:
     device = Device(seed=seed, kind=kind, clock=still())
     SCENARIOS[scenario](device)
     return device
 
 
-def told(device: Device) -> tuple[object, ...]:
-    """What two units that lived through the same share."""
+def state_of(device: Device) -> tuple[object, ...]:
+    """What two grandmasters that lived through the same share."""
     return (
         device.servo, device.clock_class, device.alarms, device.satellites, round(device.phase_offset_ns, 6),
         device.utc_offset_s, device.ports, device.sensors, device.references, device.engine_boots, tuple(device.events),
@@ -64,9 +64,9 @@ def assert_consistent(device: Device, scenario: str) -> None:
     st.integers(0, 99_999),
     st.lists(st.floats(0, 2_000), min_size=1, max_size=6),
 )
-def test_a_unit_is_consistent_at_any_time(scenario: str, seed: int, cuts: list[float]) -> None:
+def test_a_grandmaster_is_consistent_at_any_time(scenario: str, seed: int, cuts: list[float]) -> None:
     """Through any scenario and at any time its state, class, references, satellites, alarms and NTP agree."""
-    device = unit(scenario, seed)
+    device = device_after(scenario, seed)
     for seconds in cuts:
         device.advance(seconds)
 
@@ -76,19 +76,19 @@ def test_a_unit_is_consistent_at_any_time(scenario: str, seed: int, cuts: list[f
 @settings(deadline=None)
 @given(st.sampled_from(sorted(SCENARIOS)), st.integers(0, 99_999), st.lists(st.floats(0, 600), min_size=2, max_size=6))
 def test_how_time_is_cut_changes_nothing(scenario: str, seed: int, cuts: list[float]) -> None:
-    """A unit that is looked at often and one that is left alone live through the same, for the same seed."""
-    often, once = unit(scenario, seed), unit(scenario, seed)
+    """A grandmaster that is read often and one that is not read live through the same, for the same seed."""
+    often, once = device_after(scenario, seed), device_after(scenario, seed)
     for seconds in cuts:
         often.advance(seconds)
     once.advance(often.elapsed_s)
 
-    assert told(often) == told(once)
+    assert state_of(often) == state_of(once)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(sorted(SCENARIOS)), st.integers(0, 999))
-def test_events_tell_what_stands(scenario: str, seed: int) -> None:
-    """Whoever keeps a list of what was raised and not cleared has the unit's own alarms at any time."""
+def test_events_carry_every_active_alarm(scenario: str, seed: int) -> None:
+    """A receiver that keeps the list of raised and not cleared alarms has the grandmaster's own alarms at any time."""
     standing: dict[tuple[str, int], SimulatedAlarm] = {}
 
     def follow(event: DeviceEvent) -> None:
@@ -108,9 +108,9 @@ def test_events_tell_what_stands(scenario: str, seed: int) -> None:
         assert set(standing.values()) == set(device.alarms)
 
 
-def test_another_seed_is_another_unit() -> None:
+def test_another_seed_is_another_grandmaster() -> None:
     """The sky and the noise of two seeds differ."""
-    first, second = unit(seed=1), unit(seed=2)
+    first, second = device_after(seed=1), device_after(seed=2)
     first.advance(100)
     second.advance(100)
 
@@ -140,16 +140,16 @@ def test_another_seed_is_another_unit() -> None:
 def test_scenarios_run_their_course(
     scenario: str, after_s: float, servo: Servo, clock_class: int, alarms: set[str]
 ) -> None:
-    """After that much time a scenario has brought the unit there."""
-    device = unit(scenario)
+    """After that much time a scenario has brought the grandmaster there."""
+    device = device_after(scenario)
     device.advance(after_s)
 
     assert (device.servo, device.clock_class, {alarm.name for alarm in device.alarms}) == (servo, clock_class, alarms)
 
 
 def test_recovery_from_holdover_keeps_class_7() -> None:
-    """A unit that has found its reference again says class 7 until it is locked, and then 6."""
-    device = unit("antenna-cut")
+    """A grandmaster that has found its reference again reports class 7 until it is locked, and then 6."""
+    device = device_after("antenna-cut")
     device.advance(600)
     device.schedule(0, Antenna(value="ok").apply)
     device.advance(60)
@@ -160,9 +160,9 @@ def test_recovery_from_holdover_keeps_class_7() -> None:
     assert (device.servo, device.clock_class) == (Servo.LOCKED, 6)
 
 
-def test_a_rebooting_unit_is_silent_and_counts_its_boots() -> None:
-    """It does not answer for a minute; then its uptime begins anew and the count of boots is one higher."""
-    device = unit("reboot")
+def test_a_rebooting_grandmaster_is_silent_and_counts_its_boots() -> None:
+    """It does not answer for a minute; then its uptime restarts and the count of boots is one higher."""
+    device = device_after("reboot")
     before = (device.answering, device.engine_boots)
     device.advance(61)
 
@@ -170,9 +170,9 @@ def test_a_rebooting_unit_is_silent_and_counts_its_boots() -> None:
     assert (device.answering, device.engine_boots, round(device.uptime_s)) == (True, 5, 1)
 
 
-def test_a_rebooting_unit_forgets_its_alarms() -> None:
+def test_a_rebooting_grandmaster_forgets_its_alarms() -> None:
     """What stood before the reboot and does not hold any more is gone without a word."""
-    device = unit("2000-clients")
+    device = device_after("2000-clients")
     actions: list[str] = []
     device.subscribe(lambda event: actions.append(event.action))
     device.client_total = 0
@@ -222,7 +222,7 @@ def test_time_moves_the_servo(servo: Servo, reference: bool, after: Servo) -> No
 
 def test_the_phase_wanders_in_holdover_and_returns() -> None:
     """Locked, the phase stays within 12 ns; in a day of holdover it leaves that; recovered, it is back."""
-    device = unit()
+    device = device_after()
     device.advance(7_200)
     locked = [abs(metric_ns(device, GNSS_1, "te", device.unix_s - 60 * minute) or 0.0) for minute in range(100)]
     device.dwell.bridging_s = 0
@@ -249,8 +249,8 @@ def test_better_oscillators_hold_longer(oscillator: str, limit_ns: float) -> Non
 
 
 def test_a_spoofer_moves_position_and_time() -> None:
-    """While the unit says that it is locked its position jumps by 250 m and its time error by 450 ns, and it follows."""
-    device = unit("spoofing")
+    """While the grandmaster reports lock, its position jumps by 250 m and its time error by 450 ns, and it follows."""
+    device = device_after("spoofing")
     moved_deg = device.receiver.position.longitude_deg - Device().receiver.position.longitude_deg
     device.advance(30.0)
     jumped_ns = time_error_ns(device, GNSS_1, device.unix_s)
@@ -264,7 +264,7 @@ def test_a_spoofer_moves_position_and_time() -> None:
 
 def test_satellites_move_slowly() -> None:
     """In ten minutes a satellite moves by some degrees, in an hour the sky is another."""
-    device = unit()
+    device = device_after()
     before = {satellite.number: satellite for satellite in device.satellites}
     device.advance(600)
     turned = [
@@ -278,7 +278,7 @@ def test_satellites_move_slowly() -> None:
 
 def test_a_leap_second_comes_at_the_end_of_the_half_year() -> None:
     """It is announced, and when the half-year ends the offset is one larger and nothing is announced any more."""
-    device = unit("leap")
+    device = device_after("leap")
     announced = (device.leap, device.utc_offset_s, device.ntp.leap)
     device.advance((device.leap_at_s or 0) - device.unix_s + 1)
 
@@ -287,7 +287,7 @@ def test_a_leap_second_comes_at_the_end_of_the_half_year() -> None:
 
 
 def test_speed_makes_things_happen_faster_and_dates_stay_real() -> None:
-    """At sixty times the speed a minute brings an hour of holdover, and the unit's own clock has gone a minute on."""
+    """At sixty times the speed a minute brings an hour of holdover, and the grandmaster's own clock has gone a minute on."""
     now = [NOON_S]
     device = Device(speed=60.0, clock=lambda: now[0])
     SCENARIOS["antenna-cut"](device)
@@ -299,19 +299,19 @@ def test_speed_makes_things_happen_faster_and_dates_stay_real() -> None:
     assert device.next_change_s() == pytest.approx(device.dwell.holdover_s - 3_600)
 
 
-def test_a_unit_that_stands_still_does_nothing_by_itself() -> None:
+def test_a_unit_that_with_a_stopped_clock_changes_nothing() -> None:
     """Without a speed, catching up changes nothing; and in steady state nothing is due."""
-    device = unit()
-    before = told(device)
+    device = device_after()
+    before = state_of(device)
     device.catch_up()
 
-    assert told(device) == before
+    assert state_of(device) == before
     assert device.next_change_s() is None
 
 
 def test_time_errors_agree_with_the_oscillator() -> None:
     """The GNSS channel reads the phase, cte is the mean and max-te the largest of the last 100 s."""
-    device = unit()
+    device = device_after()
     device.advance(7_200)
     now_s = device.unix_s
     errors = [time_error_ns(device, GNSS_1, now_s - back) or 0.0 for back in range(0, 100, 10)]
@@ -323,7 +323,7 @@ def test_time_errors_agree_with_the_oscillator() -> None:
 
 def test_without_a_reference_there_is_no_time_error() -> None:
     """The GNSS channel has no point since the antenna was cut; a PTP input goes on and shows the drift."""
-    device = unit()
+    device = device_after()
     device.advance(600)
     device.dwell.bridging_s = 0
     device.schedule(0, Antenna(value="open").apply)
@@ -334,9 +334,9 @@ def test_without_a_reference_there_is_no_time_error() -> None:
     assert time_error_ns(device, PTP_1, device.unix_s) is not None
 
 
-def test_a_unit_measures_its_peer() -> None:
-    """A PTP input reads the other unit's clock against its own, positive = the other is ahead, now and in the past."""
-    device, other = unit(seed=1), unit("antenna-cut", seed=2)
+def test_a_grandmaster_measures_its_peer() -> None:
+    """A PTP input reads the other grandmaster's clock against its own, positive = the other is ahead, now and in the past."""
+    device, other = device_after(seed=1), device_after("antenna-cut", seed=2)
     device.peer = other
     device.advance(7_200)
     other.advance(7_200)
@@ -348,8 +348,8 @@ def test_a_unit_measures_its_peer() -> None:
     assert abs(before_ns) < abs(apart_ns)
 
 
-def test_the_day_file_is_what_the_unit_measured() -> None:
-    """A row a minute, in the unit's UTC or 37 s ahead in TAI, and no row from before it booted."""
+def test_the_day_file_is_what_the_grandmaster_measured() -> None:
+    """A row a minute, in the grandmaster's UTC or 37 s ahead in TAI, and no row from before it booted."""
     device = Device(seed=1, clock=still(), started_s=NOON_S - 3_600)
     utc, tai = (day_file(device, GNSS_1, "te", tai).splitlines() for tai in (False, True))
 
@@ -362,7 +362,7 @@ def test_the_day_file_is_what_the_unit_measured() -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_model_is_whole(kind: str) -> None:
     """Each model has its name, ports, firmware, oscillator, sensors and modules, and lives through a cut antenna."""
-    device = unit("antenna-cut", kind=kind)
+    device = device_after("antenna-cut", kind=kind)
     device.advance(3_600)
 
     assert_consistent(device, "antenna-cut")
@@ -374,7 +374,7 @@ def test_every_model_is_whole(kind: str) -> None:
 
 def test_a_failed_part_shows_in_the_sensors() -> None:
     """A fan that is raised as failed does not turn, and the other does."""
-    device = unit()
+    device = device_after()
     device.failures.add(("fan", 2))
 
     assert [(sensor.name, sensor.ok) for sensor in device.sensors if sensor.kind == "fan"] == [
@@ -384,7 +384,7 @@ def test_a_failed_part_shows_in_the_sensors() -> None:
 
 
 def test_every_alarm_has_a_number() -> None:
-    """Each condition can be told in at least one numbering, and no numbering uses a number twice."""
+    """Each condition has a number in at least one numbering, and no numbering uses a number twice."""
     for numbers in ([kind.id for kind in KINDS.values()], [kind.s650_id for kind in KINDS.values()]):
         given_numbers = [number for number in numbers if number is not None]
 

@@ -1,4 +1,4 @@
-"""What the simulator serves, object by object, and what its units report by themselves."""
+"""What the simulator serves, object by object, and what its grandmasters report by themselves."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_walk_is_in_order_and_agrees_with_get(kind: str, servo: Servo) -> None
         ("s650", f"{S650}.4.1.0", grandmaster_mib.text("+ 52 31 0.000 + 13 24 0.000 38.0")),
     ],
 )
-def test_objects_of_a_steady_unit(kind: str, dotted: str, value: Value) -> None:
+def test_objects_of_a_steady_grandmaster(kind: str, dotted: str, value: Value) -> None:
     """Each object is where its MIB has it, with the MIB's type; a model serves its own families and no other's."""
     device = Device(kind=kind, clock=lambda: AT_S)
     device.set_state(Servo.LOCKED, satellites=[SimulatedSatellite(7, 44), SimulatedSatellite(9, 41)])
@@ -102,8 +102,8 @@ def test_objects_of_a_steady_unit(kind: str, dotted: str, value: Value) -> None:
     assert mib_of(device).get(oid(dotted)) == value
 
 
-def test_the_alarm_table_is_that_of_what_stands() -> None:
-    """A row has number, index, the unit's date, severity and text; what has no number here has no row, an event counts not."""
+def test_the_alarm_table_holds_the_active_alarms() -> None:
+    """A row has number, index, date, severity and text; an alarm without a number here has no row, nor has an event."""
     device = Device(kind="tp5000e")
     device.set_state(
         Servo.HOLDOVER,
@@ -130,7 +130,7 @@ def test_the_alarm_table_is_that_of_what_stands() -> None:
     assert mib.get(oid(f"{TP5000E}.2.4.0")) == grandmaster_mib.integer(1)
 
 
-def test_a_unit_without_a_reference_has_no_phase_offset() -> None:
+def test_a_grandmaster_without_a_reference_has_no_phase_offset() -> None:
     """The row of the servo stays, and the column is absent, not 0."""
     device = Device(kind="tp5000e")
     device.set_state(Servo.HOLDOVER)

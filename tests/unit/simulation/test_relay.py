@@ -59,7 +59,7 @@ def test_x_carries_into_the_seconds(before: tuple[int, int], x_ns: int, after: t
 
 
 def test_x_is_taken_at_the_timestamp() -> None:
-    """Not at the time of forwarding, which is later and unknown to whoever checks."""
+    """The offset is that of the timestamp, not of the time of forwarding, which is later and unknown to the test."""
     asked: list[int] = []
 
     def x_ns(realtime_ns: int) -> int:

@@ -46,7 +46,7 @@ def test_a_scenario_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('[[action]]\ndo = "dance"', "action[0] = {'do': 'dance'}: Input tag 'dance'"),
         (
@@ -59,16 +59,16 @@ def test_a_scenario_from_a_file(tmp_path: Path) -> None:
         ("other = 1", "action: missing"),
     ],
 )
-def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_file_is_reported_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     """The error names the file, the key's path and what is allowed."""
     with pytest.raises(ConfigError) as error:
         load_scenario(written(tmp_path, text))
 
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert str(error.value).startswith(f"scenario {tmp_path}/scenario.toml: ")
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    """As a wrong one is."""
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    """The error is the same as for a wrong file."""
     with pytest.raises(ConfigError, match="No such file"):
         load_scenario(tmp_path / "none.toml")

@@ -103,8 +103,8 @@ def test_each_fault_has_its_report(question: bytes, counter: Oid, request_number
     assert [(varbind.oid, varbind.raw) for varbind in report.varbinds] == [(counter, 2)]
 
 
-def test_only_the_clock_is_told_under_signature() -> None:
-    """Whoever has the right key and the wrong time must be able to believe the report; nobody else need."""
+def test_only_the_time_report_is_signed() -> None:
+    """A client with the right key and the wrong time must be able to trust the report; no other client needs to."""
     late = AGENT.answer(sealed(QUESTION, engine=replace(AGENT.engine, boots=1)))
     unknown = AGENT.answer(sealed(QUESTION, replace(USER, name="eva")))
 

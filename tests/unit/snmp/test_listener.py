@@ -26,14 +26,14 @@ from timesyncd.snmp.security import MasterKeys
 S = NS_PER_S
 OURS = bytes.fromhex("80001f880305060708")
 EVA = User("eva", "sha256", "a pass phrase", "aes128", "another phrase")
-UNIT = security.SnmpEngine(b"unit engine", 3, 1_000)
+ENGINE = security.SnmpEngine(b"agent engine", 3, 1_000)
 COMMUNITY = Community("fifth-floor")
 
 UPTIME: Oid = (1, 3, 6, 1, 2, 1, 1, 3, 0)
 TRAP_OID: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 4, 1, 0)
 ALARM: Oid = (1, 3, 6, 1, 4, 1, 9070, 1, 2, 5, 7, 4, 1, 2, 97)
 SEVERITY: Oid = (1, 3, 6, 1, 4, 1, 9070, 1, 2, 5, 7, 4, 1, 1, 3, 0)
-TOLD = Notification(ALARM, 4_200, ((SEVERITY, 2),))
+NOTIFICATION = Notification(ALARM, 4_200, ((SEVERITY, 2),))
 VALUES = [(UPTIME, ber.encode_integer(4_200, 0x43)), (TRAP_OID, ber.encode_oid(ALARM)), (SEVERITY, b"\x02\x01\x02")]
 
 
@@ -46,7 +46,7 @@ def received(datagram: bytes, now_ns: int = 0) -> DatagramResult:
 
 
 def sealed(
-    engine: security.SnmpEngine = UNIT,
+    engine: security.SnmpEngine = ENGINE,
     kind: PduType = PduType.TRAP,
     user: User = EVA,
     reportable: bool = False,
@@ -73,25 +73,25 @@ class TestOpen:
 
     def test_a_trap_has_its_oid_uptime_and_variables(self) -> None:
         """In the order in which it came, and it wants no answer."""
-        assert received(v2c(pdu(PduType.TRAP, 5, VALUES))) == DatagramResult(TOLD)
+        assert received(v2c(pdu(PduType.TRAP, 5, VALUES))) == DatagramResult(NOTIFICATION)
 
     def test_an_inform_is_answered_with_itself_as_a_response(self) -> None:
         """RFC 3416 section 4.2.7."""
         assert received(v2c(pdu(PduType.INFORM, 5, VALUES))) == DatagramResult(
-            TOLD, v2c(pdu(PduType.RESPONSE, 5, VALUES))
+            NOTIFICATION, v2c(pdu(PduType.RESPONSE, 5, VALUES))
         )
 
     def test_a_trap_without_uptime(self) -> None:
         """Absent is None."""
         reported = received(v2c(pdu(PduType.TRAP, 5, VALUES[1:]))).notification
 
-        assert reported == replace(TOLD, uptime_ticks=None)
+        assert reported == replace(NOTIFICATION, uptime_ticks=None)
 
     def test_the_community_that_a_forwarder_added_is_dropped(self) -> None:
         """It is a secret (RFC 3584 section 3.1)."""
         added = ((1, 3, 6, 1, 6, 3, 18, 1, 4, 0), ber.encode(ber.OCTETS, b"fifth-floor"))
 
-        assert received(v2c(pdu(PduType.TRAP, 5, [*VALUES, added]))) == DatagramResult(TOLD)
+        assert received(v2c(pdu(PduType.TRAP, 5, [*VALUES, added]))) == DatagramResult(NOTIFICATION)
 
     @pytest.mark.parametrize(
         ("datagram", "reason"),
@@ -123,7 +123,7 @@ class TestOpen:
         """RFC 3584 section 3.1: a generic one, or the enterprise's own with a 0 between."""
         reported = received(v1((1, 3, 6, 1, 4, 1, 7), generic, specific)).notification
 
-        assert reported == replace(TOLD, oid=oid)
+        assert reported == replace(NOTIFICATION, oid=oid)
 
     def test_a_v1_trap_of_no_generic_kind(self) -> None:
         """There are seven."""
@@ -135,7 +135,7 @@ class TestTraps:
 
     def test_an_unknown_sender_is_authenticated_by_its_key(self) -> None:
         """Its engine ID need not be configured."""
-        assert received(sealed()) == DatagramResult(TOLD)
+        assert received(sealed()) == DatagramResult(NOTIFICATION)
 
     @pytest.mark.parametrize(
         ("datagram", "reason"),
@@ -146,7 +146,7 @@ class TestTraps:
             (sealed(user=replace(EVA, priv_pass="somebody else")), "decryption error"),
             (sealed(engine=security.SnmpEngine(b"", 0, 0)), "unknown engine ID"),
             (sealed(engine=security.SnmpEngine(bytes(33), 0, 0)), "unknown engine ID"),
-            (security.plain(9, False, UNIT, b"eva", b"\x30\x00"), "unsupported security level"),
+            (security.plain(9, False, ENGINE, b"eva", b"\x30\x00"), "unsupported security level"),
             (sealed(kind=PduType.INFORM), "inform without the reportable flag"),
             (sealed(kind=PduType.GET), "not a trap or inform"),
         ],
@@ -158,11 +158,11 @@ class TestTraps:
     @pytest.mark.parametrize(
         ("engine", "taken"),
         [
-            (replace(UNIT, time=1_100), True),
-            (replace(UNIT, time=949), False),
-            (replace(UNIT, time=950), True),
-            (replace(UNIT, boots=4, time=0), True),
-            (replace(UNIT, boots=2, time=5_000), False),
+            (replace(ENGINE, time=1_100), True),
+            (replace(ENGINE, time=949), False),
+            (replace(ENGINE, time=950), True),
+            (replace(ENGINE, boots=4, time=0), True),
+            (replace(ENGINE, boots=2, time=5_000), False),
         ],
     )
     def test_a_recorded_trap_is_not_taken_again(self, engine: security.SnmpEngine, taken: bool) -> None:
@@ -171,29 +171,29 @@ class TestTraps:
         listening.receive(sealed(), 0)
         outcome = listening.receive(sealed(engine), 100 * S)
 
-        assert outcome == (DatagramResult(TOLD) if taken else DatagramResult(rejected="not in time window"))
+        assert outcome == (DatagramResult(NOTIFICATION) if taken else DatagramResult(rejected="not in time window"))
 
     def test_a_forged_trap_does_not_set_the_clock(self) -> None:
         """Only a sender with the key sets it."""
         listening = receiver()
-        listening.receive(sealed(replace(UNIT, boots=99), user=replace(EVA, auth_pass="somebody else")), 0)
+        listening.receive(sealed(replace(ENGINE, boots=99), user=replace(EVA, auth_pass="somebody else")), 0)
 
-        assert listening.receive(sealed(), 0) == DatagramResult(TOLD)
+        assert listening.receive(sealed(), 0) == DatagramResult(NOTIFICATION)
 
     def test_a_bounded_number_of_senders_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Even authenticated senders: the least recent one is evicted."""
         monkeypatch.setattr(snmp_listener, "MAX_SENDERS", 2)
         listening = receiver()
-        for engine_id in (b"unit 1", b"unit 2", b"unit 1", b"unit 3"):
-            listening.receive(sealed(replace(UNIT, engine_id=engine_id)), 0)
+        for engine_id in (b"agent 1", b"agent 2", b"agent 1", b"agent 3"):
+            listening.receive(sealed(replace(ENGINE, engine_id=engine_id)), 0)
 
-        assert [engine_id for engine_id, _ in listening._senders] == [b"unit 1", b"unit 3"]
+        assert [engine_id for engine_id, _ in listening._senders] == [b"agent 1", b"agent 3"]
 
     def test_a_salt_of_another_length(self) -> None:
         """The cipher cannot use it, even if the message is signed."""
-        keys = MasterKeys(EVA).at(UNIT.engine_id)
+        keys = MasterKeys(EVA).at(ENGINE.engine_id)
         data = ber.encode(ber.OCTETS, b"encrypted")
-        blank = security._message(9, security.AUTH | security.PRIV, UNIT, b"eva", keys.digest_size, b"short", data)
+        blank = security._message(9, security.AUTH | security.PRIV, ENGINE, b"eva", keys.digest_size, b"short", data)
 
         assert received(security._sign(blank, keys, 2 + len(b"short") + len(data))) == DatagramResult(
             rejected="decryption error"
@@ -218,7 +218,7 @@ class TestInforms:
         reply = security.parse(outcome.reply or b"")
         keys = MasterKeys(EVA).at(OURS)
 
-        assert outcome.notification == TOLD
+        assert outcome.notification == NOTIFICATION
         assert (reply.number, reply.flags, reply.engine) == (
             9,
             security.AUTH | security.PRIV,
@@ -315,7 +315,7 @@ def test_no_damaged_datagram_raises(valid: bytes, damage: list[tuple[int, int]],
 @given(st.binary(max_size=120), st.booleans())
 def test_nothing_raises_that_a_key_holder_sends(scoped: bytes, reportable: bool) -> None:
     """What is inside is as hostile as what is outside."""
-    engine = security.SnmpEngine(OURS, 7, 0) if reportable else UNIT
+    engine = security.SnmpEngine(OURS, 7, 0) if reportable else ENGINE
     inside = security.scoped_pdu(b"", b"", scoped)
     outcome = LISTENING.receive(security.seal(9, reportable, engine, b"eva", MASTER.at(engine.engine_id), inside), 0)
 

@@ -39,7 +39,7 @@ async def test_requested_objects_are_returned() -> None:
     async with session_with(COMMUNITY, responses(texts)) as (session, _):
         rows = await session.get([DESCRIPTION])
 
-    assert rows == {DESCRIPTION: {(0,): b"unit"}}
+    assert rows == {DESCRIPTION: {(0,): b"device"}}
 
 
 @pytest.mark.parametrize("absent", [b"\x80\x00", b"\x81\x00"])
@@ -126,7 +126,7 @@ async def test_a_late_answer_to_another_request_does_not_spoil_this_one() -> Non
     ) as (session, _):
         rows = await session.get([DESCRIPTION])
 
-    assert rows == {DESCRIPTION: {(0,): b"unit"}}
+    assert rows == {DESCRIPTION: {(0,): b"device"}}
 
 
 async def test_a_duplicate_response() -> None:
@@ -136,7 +136,7 @@ async def test_a_duplicate_response() -> None:
     async with session_with(COMMUNITY, lambda d: [v2c(texts(v2c_request(d)))] * 3) as (session, _):
         rows = [await session.get([DESCRIPTION]) for _ in range(3)]
 
-    assert rows == [{DESCRIPTION: {(0,): b"unit"}}] * 3
+    assert rows == [{DESCRIPTION: {(0,): b"device"}}] * 3
     assert faults == []
 
 
@@ -165,7 +165,7 @@ async def test_a_lost_datagram_is_sent_again() -> None:
         rows = await session.get([DESCRIPTION])
         session.close()
 
-    assert rows == {DESCRIPTION: {(0,): b"unit"}}
+    assert rows == {DESCRIPTION: {(0,): b"device"}}
     assert len(received) == 2
     assert received[0] == received[1]
 
@@ -195,7 +195,7 @@ async def test_an_endless_subtree_ends_at_the_cap() -> None:
     async with session_with(COMMUNITY, after(lambda oid: (*oid, 1))) as (session, _):
         recorded = [row async for row in session.walk_subtree(SYSTEM, 5)]
 
-    assert recorded == [((*SYSTEM, *[1] * depth), ber.OCTETS, b"unit") for depth in range(1, 6)]
+    assert recorded == [((*SYSTEM, *[1] * depth), ber.OCTETS, b"device") for depth in range(1, 6)]
 
 
 async def test_a_subtree_ends_at_the_cap_within_an_answer() -> None:

@@ -20,7 +20,7 @@ from timesyncd.snmp.transport import AgentTransport, SharedSocket, UserAgent, _P
 
 EVA = User("eva", "sha256", "a pass phrase", "aes128", "another phrase")
 MASTER = MasterKeys(EVA)
-WANTED = {DESCRIPTION: {(0,): b"unit"}}
+WANTED = {DESCRIPTION: {(0,): b"device"}}
 
 
 async def read(session: Session) -> bool:
@@ -33,7 +33,7 @@ async def agent_with_clocks(agent: ScriptedAgent) -> AsyncIterator[tuple[Session
     async with running_agent(agent.answer) as (port, received):
         endpoint = SharedSocket.acquire(2)
         line = AgentTransport(endpoint, ("127.0.0.1", port), 0.1, 1)
-        session = Session(UserAgent(line, EVA, clocks), endpoint, "unit")
+        session = Session(UserAgent(line, EVA, clocks), endpoint, "device")
         try:
             yield session, received, clocks
         finally:
@@ -289,7 +289,7 @@ async def test_an_engine_id_that_is_none() -> None:
 @given(st.binary(max_size=120), st.booleans())
 def test_any_message_with_the_right_key(scoped: bytes, wrapped: bool) -> None:
     """It is a Response, a Report, or a SourceError."""
-    engine = security.SnmpEngine(b"unit engine", 3, 1_000)
+    engine = security.SnmpEngine(b"agent engine", 3, 1_000)
     inside = security.scoped_pdu(b"", b"", scoped) if wrapped else scoped
     datagram = security.seal(7, False, engine, b"eva", MASTER.at(engine.engine_id), inside)
     peer = _Peer(engine.engine_id, MASTER.at(engine.engine_id), FakeClocks())

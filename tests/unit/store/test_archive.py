@@ -111,8 +111,8 @@ def test_a_floor_may_rise_into_a_hole(store: Connection) -> None:
 
 def test_a_newer_stream_starts_again(store: Connection) -> None:
     """The node's store was created again: its numbers begin at 1 again, and what was stored of the old stays."""
-    anew = batch(row(1, event(50)), row(2, event(51)), stream=STREAM + 9)
-    now = take(store, batch(row(1, event(1)), row(2, event(2)), row(3, event(3))), anew)
+    newer = batch(row(1, event(50)), row(2, event(51)), stream=STREAM + 9)
+    now = take(store, batch(row(1, event(1)), row(2, event(2)), row(3, event(3))), newer)
 
     assert now == ArchiveProgress("n1", STREAM + 9, 2, 0)
     assert stored(store) == [1, 1, 2, 2, 3]

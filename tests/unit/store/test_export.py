@@ -121,7 +121,7 @@ def test_parquet_without_pyarrow_names_the_extra(
 
 def test_an_unknown_source_or_folder_is_an_error(filled: StoreLocation, tmp_path: Path) -> None:
     """Each is one line."""
-    with pytest.raises(StoreError, match="the store has no samples of source 'nobody'"):
-        export(filled, "nobody", "raw", 0, 10, tmp_path / "a.csv", "csv", ignored)
+    with pytest.raises(StoreError, match="the store has no samples of source 'unknown'"):
+        export(filled, "unknown", "raw", 0, 10, tmp_path / "a.csv", "csv", ignored)
     with pytest.raises(StoreError, match="no/a.csv: No such file or directory"):
         export(filled, "ptp", "raw", 0, 10, tmp_path / "no" / "a.csv", "csv", ignored)

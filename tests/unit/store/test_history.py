@@ -121,7 +121,7 @@ def test_every_source_is_known_by_its_kind(path: Path) -> None:
     assert [(event["kind"], event["reason"]) for event in events] == [("event", "no answer")]
 
 
-UNITS = ("gm", "silent", "blind", "torn", "liar", "freed", "jumped")
+NAMES = ("gm", "silent", "blind", "torn", "liar", "freed", "jumped")
 TORN: tuple[tuple[ClockState, tuple[Satellite, ...] | None], ...] = (
     (ClockState.LOCKED, (Satellite(3, 45, True),)), (ClockState.HOLDOVER, ()), (ClockState.LOCKED, ()), (ClockState.HOLDOVER, ()),
 )  # fmt: skip
@@ -141,7 +141,7 @@ def grandmasters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     of free run; freed: locked, then in free run, then in holdover; jumped: held to be astray in its holdover, then
     silent, then without a satellite.
     """
-    path = tmp_path_factory.mktemp("units") / "history.sqlite"
+    path = tmp_path_factory.mktemp("grandmasters") / "history.sqlite"
     store = Store(Settings(path=path), FakeClocks(), lambda problem: None)
     store.start()
     for second in range(4):
@@ -226,7 +226,7 @@ def test_alarm_events_are_among_the_events(grandmasters: Path) -> None:
 
 def test_a_holdover_began_after_the_last_locked_sample(grandmasters: Path) -> None:
     """The newest one that is to be believed, as long as nothing but holdover, silence and contradictions followed."""
-    dated = {name: history.last_locked(StoreLocation(path=grandmasters), name) for name in (*UNITS, "nowhere")}
+    dated = {name: history.last_locked(StoreLocation(path=grandmasters), name) for name in (*NAMES, "nowhere")}
 
     assert {name: row["realtime_ns"] - START_NS for name, row in dated.items() if row} == {
         "gm": NS_PER_S, "silent": 0, "torn": 0,

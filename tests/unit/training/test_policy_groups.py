@@ -172,7 +172,7 @@ def test_levels_from_delays_are_valid(known: tuple[Delays, int]) -> None:
 
 
 def renamed(levels: Levels, names: list[int]) -> Levels:
-    """Each rank with the number that stands at its place."""
+    """Replaces each rank by the number at its place in `names`."""
     return tuple(tuple(sorted(tuple(sorted(names[rank] for rank in group)) for group in level)) for level in levels)
 
 
@@ -180,8 +180,8 @@ def renamed(levels: Levels, names: list[int]) -> Levels:
 def test_other_numbers_make_the_same_groups_of_labels(labels: list[str], random: Random) -> None:
     """Ranks with other numbers are grouped the same."""
     names = random.sample(range(len(labels)), len(labels))
-    anew = [label for _, label in sorted(zip(names, labels, strict=True))]
-    assert groups_by_label(anew) == renamed(groups_by_label(labels), names)
+    permuted = [label for _, label in sorted(zip(names, labels, strict=True))]
+    assert groups_by_label(permuted) == renamed(groups_by_label(labels), names)
 
 
 @given(measured() | placed(), st.randoms(use_true_random=False))
@@ -189,8 +189,8 @@ def test_other_numbers_make_the_same_groups_of_delays(known: tuple[Delays, int],
     """The same, for any order of the delays."""
     delays, ranks = known
     names = random.sample(range(ranks), ranks)
-    anew = {(names[a], names[b]): delay for (a, b), delay in reversed(delays.items())}
-    assert groups_by_delay(anew, ranks) == renamed(groups_by_delay(delays, ranks), names)
+    permuted = {(names[a], names[b]): delay for (a, b), delay in reversed(delays.items())}
+    assert groups_by_delay(permuted, ranks) == renamed(groups_by_delay(delays, ranks), names)
 
 
 @pytest.mark.parametrize(

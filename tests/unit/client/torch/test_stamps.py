@@ -105,10 +105,10 @@ def test_anchors_narrow_each_other() -> None:
     true_ns = device.host_ns() + MS
     stamp = stamps.now()
     device.now_ns += 5 * MS
-    reached, told_ns = stamps.reached(stamp), stamps.read(stamp)
+    reached, stamp_ns = stamps.reached(stamp), stamps.read(stamp)
 
-    assert reached and told_ns is not None and stamps.error_ns is not None
-    assert abs(told_ns - true_ns) <= stamps.error_ns <= 12_000
+    assert reached and stamp_ns is not None and stamps.error_ns is not None
+    assert abs(stamp_ns - true_ns) <= stamps.error_ns <= 12_000
 
 
 @pytest.mark.parametrize("ppm", [-50, 0, 50])
@@ -122,11 +122,11 @@ def test_an_anchor_follows_the_device_s_drift(ppm: int) -> None:
         stamps.anchor()
         device.now_ns = device.busy_until_ns  # the loss is read: the device is idle
         stamps.anchor()
-        reached, told_ns = stamps.reached(stamp), stamps.read(stamp)
+        reached, stamp_ns = stamps.reached(stamp), stamps.read(stamp)
         device.now_ns += 2 * MS
 
-    assert reached and told_ns is not None and stamps.error_ns is not None
-    assert abs(told_ns - true_ns) <= stamps.error_ns + 2_000
+    assert reached and stamp_ns is not None and stamps.error_ns is not None
+    assert abs(stamp_ns - true_ns) <= stamps.error_ns + 2_000
 
 
 def test_after_the_host_clock_is_set_the_newest_anchor_counts() -> None:

@@ -206,9 +206,11 @@ async def test_a_table_without_end_is_cut_off_with_a_note(grandmaster: RecordedG
     )
 
 
-@pytest.mark.parametrize(("oid", "raw", "is_anew"), [(BOOTS, 5, True), (UPTIME, 100, True), (UPTIME, 8_641_000, False)])
+@pytest.mark.parametrize(
+    ("oid", "raw", "is_restart"), [(BOOTS, 5, True), (UPTIME, 100, True), (UPTIME, 8_641_000, False)]
+)
 async def test_a_restarted_grandmaster_is_read_again(
-    grandmaster: RecordedGrandmaster, watched: Watched, oid: str, raw: int, is_anew: bool
+    grandmaster: RecordedGrandmaster, watched: Watched, oid: str, raw: int, is_restart: bool
 ) -> None:
     """More boots or less uptime: profiles are probed again, and nothing of before counts."""
     grandmaster.serve(IF_STATE, 1, (1,))
@@ -218,7 +220,7 @@ async def test_a_restarted_grandmaster_is_read_again(
     grandmaster.serve(f"{PTPBASE}.3.1.9", 6, (24, 1, 0))
     sample = await watched.read(after_s=1)
 
-    assert (sample.interfaces is None, sample.clock_class) == ((True, 6) if is_anew else (False, None))
+    assert (sample.interfaces is None, sample.clock_class) == ((True, 6) if is_restart else (False, None))
 
 
 async def test_new_firmware_is_read_again(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
