@@ -13,7 +13,7 @@ import pytest
 from samples import HEALTHY, nth
 
 from timesyncd.cli import history
-from timesyncd.cli._history_table import table_of
+from timesyncd.cli.history import table_of
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.config import StoreSettings as Settings
 from timesyncd.errors import ConfigError
