@@ -224,7 +224,7 @@ def test_without_a_page_the_job_s_segment_is_read(
     wanted: str, cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a container with only the runtime folder, the newest attempt with ranks on this node is read."""
-    monkeypatch.setattr("timesyncd.cli._policy_jobs.DEFAULT_URL", "http://127.0.0.1:9/")
+    monkeypatch.setattr("timesyncd.cli.policy.DEFAULT_URL", "http://127.0.0.1:9/")
     (folder / "jobs").mkdir()
     for attempt in (0, 3):
         writer = JobWriter(segment_path(folder, job_id(ME, "train", attempt)), Epoch(boot_id(), time_namespace()))
