@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from timesyncd.audit import bootstrap, buckets, remedies, sources, stages
+from timesyncd.audit import bootstrap, buckets, measured, remedies
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.report import (
@@ -111,7 +111,7 @@ def _sources(now: Measured, overhead: float) -> list[OverheadSourceReport]:
             share=found.share,
             overhead=found.share * overhead,
         )
-        for found in sources.overhead_sources(now)
+        for found in measured.overhead_sources(now)
     ]
 
 
@@ -126,7 +126,7 @@ def _stages(now: Measured) -> list[StageReport]:
             node=None if found.rank is None else now.recording.nodes.get(found.rank),
             lead_share=found.lead_share,
         )
-        for found in stages.stages(now)
+        for found in measured.stages(now)
     ]
 
 

@@ -1,14 +1,21 @@
-"""A recording with the costs of its steps and the comparison of its ranks. Pure."""
+"""
+A recording with the costs of its steps, the comparison of its ranks, the stages of a step, and the causes of exposed
+synchronization time (waiting for a rank, transfer, requests). Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Literal, NamedTuple
 
 from timesyncd.audit.bootstrap import StepSample
-from timesyncd.jobs.arrivals import StepMark, Sync, widest_skew_sync
-from timesyncd.jobs.exposed import Interval, StepCost, step_cost
-from timesyncd.jobs.recording import Recording, same_step
+from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, Comparison, StepMark, Sync, widest_skew_sync
+from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier, step_cost
+from timesyncd.jobs.lateness import independent_part, independent_steps, is_persistent
+from timesyncd.jobs.recording import Recording, positions, same_step
 from timesyncd.jobs.stragglers import Attribution, attribute
 from timesyncd.units import percentile
 
@@ -131,3 +138,208 @@ def _shifts_ns(before: Sync, after: Sync) -> dict[tuple[int, int], int]:
 def _moved(mark: StepMark, by_ns: int) -> StepMark:
     ready_ns = None if mark.ready_ns is None else mark.ready_ns + by_ns
     return StepMark(mark.step, mark.arrival_ns + by_ns, ready_ns, mark.end_ns + by_ns)
+
+
+StageName = Literal["compute", "synchronize", "update"]
+
+_StageKey = tuple[str, StageName]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """
+    A stage: computing until the wait at `where`, the synchronization there, or (`where` "") the update after the last
+    one.
+
+    `cost_ns` is the mean time that it adds to a step; the stages add up to the step's length. `rank` is the slowest one
+    in `lead_share` of the steps (None: none, or explicable by chance).
+    """
+
+    where: str
+    stage: StageName
+    cost_ns: int
+    share: float
+    rank: int | None
+    lead_share: float | None
+
+
+@dataclass
+class _StageTotals:
+    cost_ns: int = 0
+    leaders: list[int | None] = field(default_factory=list)
+
+
+def stages(now: Measured) -> list[Stage]:
+    """In the order of a step, from the steps in which every rank was measured; empty: there is none."""
+    found: dict[_StageKey, _StageTotals] = {}
+    steps = 0
+    for key_costs in _each_step(now):
+        steps += 1
+        for key, cost_ns, rank in key_costs:
+            stage = found.setdefault(key, _StageTotals())
+            stage.cost_ns += cost_ns
+            stage.leaders.append(rank)
+    total_ns = sum(stage.cost_ns for stage in found.values())
+    if not total_ns:
+        return []
+    tests = len(found) * now.recording.world_size
+    return [
+        Stage(*key, stage.cost_ns // steps, stage.cost_ns / total_ns, *_leader(stage.leaders, tests))
+        for key, stage in sorted(found.items(), key=lambda one: one[0] == _UPDATE)
+    ]
+
+
+_UPDATE: _StageKey = ("", "update")
+
+
+def _each_step(now: Measured) -> Iterator[list[tuple[_StageKey, int, int | None]]]:
+    """By step: its stages, the time that each adds, and the rank that alone is the slowest (None: there is none)."""
+    by_step = dict(same_step(now.recording.syncs))
+    for cost in now.costs:
+        syncs = by_step.get(cost.step, [])
+        if syncs and len(cost.ranks) == now.recording.world_size:
+            named: list[_StageKey] = []
+            for where in positions(syncs):
+                named += (where, "compute"), (where, "synchronize")
+            boundaries = _boundaries(now, cost, syncs)
+            leads = zip([*named, _UPDATE], frontier(boundaries), strict=False)
+            yield [(key, each.cost_ns, each.rank if _is_ahead(each, boundaries) else None) for key, each in leads]
+
+
+def _boundaries(now: Measured, cost: StepCost, syncs: list[Sync]) -> Mapping[int, list[Interval]]:
+    """
+    By rank, in ns since its step began: the interval of its wait at each synchronization, then the end of its step.
+    """
+    found = {}
+    for rank, of_rank in cost.ranks.items():
+        mark = now.recording.step_mark(rank, cost.step)
+        began_ns = mark.arrival_ns if mark is not None else syncs[0].arrivals[rank].arrival_ns
+        spans = [(sync.arrivals[rank].begin_ns - began_ns, sync.arrivals[rank].end_ns - began_ns) for sync in syncs]
+        found[rank] = [*spans, (of_rank.elapsed_ns, of_rank.elapsed_ns)]
+    return found
+
+
+def _is_ahead(lead: StageCost, boundaries: Mapping[int, list[Interval]]) -> bool:
+    """Whether the rank leads by more than the granularity of clock readings."""
+    side = 0 if lead.stage == "reach" else 1
+    at_ns = {rank: spans[lead.sync][side] for rank, spans in boundaries.items()}
+    others_ns = max((ns for rank, ns in at_ns.items() if rank != lead.rank), default=None)
+    return others_ns is not None and at_ns[lead.rank] - others_ns > READING_GRANULARITY_NS
+
+
+def _leader(leaders: list[int | None], tests: int) -> tuple[int | None, float | None]:
+    led = [{rank for rank in (each,) if rank is not None} for each in leaders]
+    times_led = Counter(rank for rank in leaders if rank is not None)
+    if not times_led:
+        return None, None
+    (rank, times), steps = times_led.most_common(1)[0], len(leaders)
+    if not is_persistent(*independent_steps(times, steps, independent_part(led)), tests):
+        return None, None
+    return rank, times / steps
+
+
+Cause = Literal["wait", "transfer", "undivided", "request"]
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadSource:
+    """
+    One cause: the exposed time of all ranks in ns, and its share of all exposed time.
+
+    `wait`: for `rank`, the last to arrive (None: inconclusive); `transfer`: after the last arrival; `undivided`: the
+    clocks cannot separate the two; `request`: a push or pull of `rank`.
+    """
+
+    cause: Cause
+    rank: int | None
+    where: str
+    exposed_ns: int
+    share: float
+
+
+def overhead_sources(now: Measured) -> list[OverheadSource]:
+    """
+    Every cause, the largest first; their sum is the exposed time of the measured steps.
+
+    Time that belongs to several synchronizations or requests counts for the one that ends first, so none counts twice.
+    """
+    compared = {(sync.step, sync.sync): sync.comparison for sync in now.attribution.syncs}
+    by_step = dict(same_step(now.recording.syncs))
+    requests = _requests(now.recording)
+    costs_ns: dict[_CauseKey, int] = defaultdict(int)
+    for cost in now.costs:
+        step = by_step.get(cost.step, [])
+        named = list(zip(step, positions(step), [compared.get((sync.step, sync.sync)) for sync in step], strict=True))
+        for rank, (_, elapsed_ns) in cost.ranks.items():
+            mark = now.recording.step_mark(rank, cost.step)
+            begin_ns = mark.arrival_ns if mark is not None else step[0].arrivals[rank].arrival_ns
+            parts = [_timed_cause(sync.arrivals[rank], name, rank, comparison) for sync, name, comparison in named]
+            pushes_and_pulls = [
+                _TimedCause(*span, ("request", rank, "its requests")) for span in requests.get((rank, cost.step), [])
+            ]
+            for source, cost_ns in _time_by_cause([*parts, *pushes_and_pulls], (begin_ns, begin_ns + elapsed_ns)):
+                costs_ns[source] += cost_ns
+    total_ns = sum(costs_ns.values())
+    found = [
+        OverheadSource(*source, cost_ns, cost_ns / total_ns) for source, cost_ns in costs_ns.items() if cost_ns > 0
+    ]
+    return sorted(found, key=lambda source: -source.exposed_ns)
+
+
+_CauseKey = tuple[Cause, int | None, str]
+
+
+class _TimedCause(NamedTuple):
+    """
+    A rank's wait or request. Until `last_ns` its cause is `before` (None: there is one cause only), then `source`.
+    """
+
+    begin_ns: int
+    end_ns: int
+    source: _CauseKey
+    before: _CauseKey | None = None
+    last_ns: int = 0
+
+
+def _timed_cause(arrival: Arrival, name: str, rank: int, comparison: Comparison | None) -> _TimedCause:
+    if comparison is None:
+        return _TimedCause(arrival.begin_ns, arrival.end_ns, ("undivided", None, name))
+    last_ns = arrival.arrival_ns + comparison.waits_ns[rank]
+    wait: _CauseKey = ("wait", comparison.last_rank, name)
+    return _TimedCause(arrival.begin_ns, arrival.end_ns, ("transfer", None, name), wait, last_ns)
+
+
+def _requests(recording: Recording) -> dict[tuple[int, int], list[Interval]]:
+    """By rank and step."""
+    found: dict[tuple[int, int], list[Interval]] = defaultdict(list)
+    for rank, requests in recording.requests.items():
+        for request in requests:
+            found[rank, request.step].append((request.begin_ns, request.end_ns))
+    return found
+
+
+def _time_by_cause(parts: Sequence[_TimedCause], within: Interval) -> Iterator[tuple[_CauseKey, int]]:
+    for part, begin_ns, end_ns in _intervals(parts, within):
+        if part.before is not None:
+            yield part.before, min(max(part.last_ns - begin_ns, 0), end_ns - begin_ns)
+            begin_ns = min(max(part.last_ns, begin_ns), end_ns)
+        yield part.source, end_ns - begin_ns
+
+
+def _intervals(parts: Sequence[_TimedCause], within: Interval) -> Iterator[tuple[_TimedCause, int, int]]:
+    """Disjoint intervals that cover the parts within `within`, each with the part that ends first."""
+    at_ns, until_ns = within
+    begun: list[tuple[int, int]] = []
+    upcoming = sorted((part.begin_ns, number) for number, part in enumerate(parts))
+    for next_ns, number in [*upcoming, (until_ns, -1)]:
+        next_ns = min(next_ns, until_ns)
+        while begun and at_ns < next_ns:
+            end_ns, first = begun[0]
+            if end_ns > at_ns:
+                yield parts[first], at_ns, min(end_ns, next_ns)
+                at_ns = min(end_ns, next_ns)
+            if end_ns <= at_ns:
+                heappop(begun)
+        at_ns = max(at_ns, next_ns)
+        if number >= 0:
+            heappush(begun, (parts[number].end_ns, number))

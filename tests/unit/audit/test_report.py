@@ -17,10 +17,8 @@ from timesyncd.audit import charts
 from timesyncd.audit.build import report
 from timesyncd.audit.headline import percent, short_duration
 from timesyncd.audit.html import summary, write
-from timesyncd.audit.measured import measured
+from timesyncd.audit.measured import measured, overhead_sources, stages
 from timesyncd.audit.report import AuditReport
-from timesyncd.audit.sources import overhead_sources
-from timesyncd.audit.stages import stages
 from timesyncd.cli.schemas import documents
 from timesyncd.errors import TimesyncdError
 from timesyncd.jobs.arrivals import Arrival, compare
