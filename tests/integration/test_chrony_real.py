@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd.drivers.chrony._protocol import Command, SourceData, SourceStats, Tracking
-from timesyncd.drivers.chrony._socket import Address, ChronyClient
-from timesyncd.drivers.chrony.chrony import Chrony, ChronyOptions
+from timesyncd.drivers.chrony.chrony import Address, Chrony, ChronyClient, ChronyOptions
 from timesyncd.errors import Unreachable
 from timesyncd.sample import NoSample, Reading, UtcSample
 from timesyncd.simulation.bed.host import dying_with_parent

@@ -10,8 +10,14 @@ import pytest
 from pydantic import ValidationError
 
 from timesyncd.drivers.chrony._protocol import SourceData, SourceStats, Tracking
-from timesyncd.drivers.chrony._socket import address_text, parse_address
-from timesyncd.drivers.chrony.chrony import ChronyHistory, ChronyOptions, ChronySnapshot, ntp_source
+from timesyncd.drivers.chrony.chrony import (
+    ChronyHistory,
+    ChronyOptions,
+    ChronySnapshot,
+    address_text,
+    ntp_source,
+    parse_address,
+)
 from timesyncd.sample import NoSample, NtpSource, UtcSample
 
 pytestmark = pytest.mark.disable_socket

@@ -14,10 +14,9 @@ import pytest
 from pydantic import ValidationError
 
 from timesyncd.clocks import FakeClocks
-from timesyncd.drivers.chrony import _socket, chrony
+from timesyncd.drivers.chrony import chrony
 from timesyncd.drivers.chrony._protocol import Command, SourceCount, Tracking
-from timesyncd.drivers.chrony._socket import ChronyClient, parse_address
-from timesyncd.drivers.chrony.chrony import MAX_SOURCES, Chrony, ChronyOptions
+from timesyncd.drivers.chrony.chrony import MAX_SOURCES, Chrony, ChronyClient, ChronyOptions, parse_address
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import NoSample, UtcSample
 
@@ -293,11 +292,11 @@ async def test_the_files_of_killed_processes_are_removed(tmp_path: Path) -> None
 def test_the_unix_socket_is_taken_only_where_it_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both socket and folder must be writable for us; else UDP, which anybody may ask."""
     path = tmp_path / "chronyd.sock"
-    monkeypatch.setattr(_socket, "UNIX_ADDRESS", path)
-    before = _socket.default_address()
+    monkeypatch.setattr(chrony, "UNIX_ADDRESS", path)
+    before = chrony.default_address()
     path.touch()
 
-    assert (before, _socket.default_address()) == (("127.0.0.1", 323), path)
+    assert (before, chrony.default_address()) == (("127.0.0.1", 323), path)
 
 
 HOSTS = ["ho..st", "a" * 64, "name\0hidden"]
