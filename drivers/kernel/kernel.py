@@ -1,7 +1,13 @@
-"""The driver `kernel`: the kernel's status of CLOCK_REALTIME, and the daemons that steer it. See docs/clock-sources.md."""
+"""
+The driver `kernel`: the kernel's status of CLOCK_REALTIME, and the daemons that steer it. See docs/clock-sources.md.
+
+It also reads VMClock, the page in which a hypervisor reports to its guest that the guest was migrated or restored.
+"""
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -12,8 +18,7 @@ from timesyncd.clocks import Clocks, SystemClocks
 from timesyncd.drivers.kernel._adjtimex import STA_DEL, STA_INS, STA_UNSYNC, TIME_WAIT, Timex, to_ppb
 from timesyncd.drivers.kernel._disciplines import COMMS, ProcessScanner, disciplines
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.kernel._vmclock import disruption_marker
-from timesyncd.errors import Refused
+from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import KernelSample, Reading
 
 _NS_PER_US = 1_000
@@ -96,3 +101,42 @@ def leap(timex: Timex) -> str:
     if timex.state == TIME_WAIT:
         return "none"
     return "insert" if timex.status & STA_INS else "delete" if timex.status & STA_DEL else "none"
+
+
+_VMCLOCK_MAGIC = 0x4B4C4356  # "VCLK"
+_VMCLOCK_SEQUENCE = 12
+_VMCLOCK_FRONT = struct.Struct("<I8xIQ")
+_VMCLOCK_TRIES = 100
+
+
+def disruption_marker(path: Path) -> int | None:
+    """
+    A number that changes with every disruption of the guest's clock: live migration, restoring a snapshot. None if there is no
+    VMClock. Raises Unreachable and Malformed.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unreachable(f"{path}: {error.strerror}; docs/clock-sources.md says how to grant reading") from error
+    try:
+        return _read_vmclock(fd, path)
+    except OSError as error:
+        raise Unreachable(f"{path}: {error.strerror}") from error
+    finally:
+        os.close(fd)
+
+
+def _read_vmclock(fd: int, path: Path) -> int:
+    """Read consistently by the sequence count, which is odd during a write. Raises OSError, Unreachable and Malformed."""
+    for _ in range(_VMCLOCK_TRIES):
+        front = os.pread(fd, _VMCLOCK_FRONT.size, 0)
+        if len(front) < _VMCLOCK_FRONT.size:
+            raise Malformed(f"{path}: {len(front)} octets; a VMClock has at least {_VMCLOCK_FRONT.size}")
+        magic, sequence, marker = _VMCLOCK_FRONT.unpack(front)
+        if magic != _VMCLOCK_MAGIC:
+            raise Malformed(f"{path}: not a VMClock")
+        if sequence % 2 == 0 and os.pread(fd, 4, _VMCLOCK_SEQUENCE) == front[_VMCLOCK_SEQUENCE : _VMCLOCK_SEQUENCE + 4]:
+            return int(marker)
+    raise Unreachable(f"{path}: no consistent value in {_VMCLOCK_TRIES} tries: the hypervisor keeps writing")

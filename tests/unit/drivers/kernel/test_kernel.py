@@ -13,8 +13,7 @@ import pytest
 from timesyncd.clocks import FakeClocks
 from timesyncd.drivers.kernel._adjtimex import Timex, parse
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.kernel._vmclock import disruption_marker
-from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions, leap
+from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions, disruption_marker, leap
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import KernelSample
 
