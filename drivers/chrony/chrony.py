@@ -35,7 +35,7 @@ from timesyncd.drivers.chrony._protocol import (
     Tracking,
     parse,
 )
-from timesyncd.drivers.kernel._adjtimex import frequency_ppb
+from timesyncd.drivers.kernel._machine import frequency_ppb
 from timesyncd.errors import Malformed, SourceError, Unreachable
 from timesyncd.sample import NoSample, NtpSource, Reading, UtcSample
 

@@ -1,17 +1,110 @@
-"""This machine's clocks, interfaces and processes, in one object that tests replace."""
+"""
+This machine's clocks, interfaces and processes, in one object that tests replace.
+
+A clock's discipline is read by adjtimex and clock_adjtime with modes 0, which change nothing.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import os
 import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from timesyncd.drivers.kernel._adjtimex import Timex, phc_timex, system_timex
 from timesyncd.drivers.phc._ioctl import OffsetIoctl
+
+STA_INS = 0x10
+STA_DEL = 0x20
+STA_UNSYNC = 0x40
+
+#: What adjtimex returns after an armed leap second, while STA_INS or STA_DEL is still set.
+TIME_WAIT = 4
+
+_NOMINAL_TICK_US = 10_000
+_PPB_PER_TICK_US = 100_000
+
+#: struct timex (adjtimex(2)) as the C compiler lays it out.
+_TIMEX = struct.Struct("@I4li3l2ll2lil4li44x")
+_Buffer = ctypes.c_char * _TIMEX.size  # a new one for each call: all 0 is `modes` 0, and threads share nothing
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Timex:
+    """
+    `state`, the call's result, and the fields of struct timex. `freq` and `tolerance` are ppm x 2^16; `offset` and `time_fraction`
+    are microseconds, or nanoseconds if `status` has STA_NANO.
+    """
+
+    state: int
+    modes: int
+    offset: int
+    freq: int
+    maxerror_us: int
+    esterror_us: int
+    status: int
+    constant: int
+    precision_us: int
+    tolerance: int
+    time_s: int
+    time_fraction: int
+    tick_us: int
+    ppsfreq: int
+    jitter: int
+    shift: int
+    stabil: int
+    jitcnt: int
+    calcnt: int
+    errcnt: int
+    stbcnt: int
+    tai_s: int
+
+
+def parse(timex: bytes, state: int) -> Timex:
+    return Timex(state, *_TIMEX.unpack_from(timex))
+
+
+def system_timex() -> Timex:
+    """The state of CLOCK_REALTIME. Raises OSError."""
+    timex = _Buffer()
+    return _parsed(timex, _libc.adjtimex(timex))
+
+
+def phc_timex(fd: int) -> Timex:
+    """The state of the PTP hardware clock that is open as `fd`. Older kernels require write access. Raises OSError."""
+    timex = _Buffer()
+    return _parsed(timex, _libc.clock_adjtime(clock_id(fd), timex))
+
+
+def clock_id(fd: int) -> int:
+    """The dynamic clock behind a file descriptor: FD_TO_CLOCKID of clock_gettime(2)."""
+    return (~fd << 3) | 3
+
+
+def frequency_ppb() -> int | None:
+    """The frequency correction applied to CLOCK_REALTIME, in ppb (positive: it runs faster than its oscillator); None if unreadable."""
+    try:
+        timex = system_timex()
+    except OSError:
+        return None
+    return to_ppb(timex.freq, timex.tick_us)
+
+
+def to_ppb(freq: int, tick_us: int = _NOMINAL_TICK_US) -> int:
+    """The correction in ppb. `freq` is ppm x 2^16, `tick_us` the microseconds that each 10 ms tick adds; a PHC has no ticks."""
+    return round(freq * 1000 / 65536) + (tick_us - _NOMINAL_TICK_US) * _PPB_PER_TICK_US
+
+
+def _parsed(timex: ctypes.Array[ctypes.c_char], state: int) -> Timex:
+    if state < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return parse(timex.raw, state)
+
 
 _SIOCETHTOOL = 0x8946
 _GET_TS_INFO = 0x41

@@ -15,9 +15,8 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from timesyncd.clocks import Clocks, SystemClocks
-from timesyncd.drivers.kernel._adjtimex import STA_DEL, STA_INS, STA_UNSYNC, TIME_WAIT, Timex, to_ppb
 from timesyncd.drivers.kernel._disciplines import COMMS, ProcessScanner, disciplines
-from timesyncd.drivers.kernel._machine import Machine
+from timesyncd.drivers.kernel._machine import STA_DEL, STA_INS, STA_UNSYNC, TIME_WAIT, Machine, Timex, to_ppb
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import KernelSample, Reading
 

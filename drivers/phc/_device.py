@@ -6,8 +6,7 @@ import errno
 import os
 import struct
 
-from timesyncd.drivers.kernel._adjtimex import to_ppb
-from timesyncd.drivers.kernel._machine import Machine
+from timesyncd.drivers.kernel._machine import Machine, to_ppb
 from timesyncd.drivers.phc._ioctl import OffsetIoctl, ReadingWindow, ioctl_buffer, windows
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 

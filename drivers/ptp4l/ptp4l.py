@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, SystemClocks, real_minus_boot_ns
-from timesyncd.drivers.kernel._adjtimex import frequency_ppb
+from timesyncd.drivers.kernel._machine import frequency_ppb
 from timesyncd.drivers.phc._device import PhcFrequency
 from timesyncd.drivers.ptp4l._event_monitor import EventMonitor, exchanges
 from timesyncd.drivers.ptp4l._history import FOLLOWING, Ptp4lSnapshot, SyncHistory, interval_ns

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
-from timesyncd.drivers.kernel._adjtimex import Timex, parse
-from timesyncd.drivers.kernel._machine import Machine
+from timesyncd.drivers.kernel._machine import Machine, Timex, parse
 from timesyncd.drivers.phc._ioctl import OffsetIoctl
 from timesyncd.drivers.phc.phc import Phc, PhcOptions
 

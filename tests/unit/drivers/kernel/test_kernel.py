@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from timesyncd.clocks import FakeClocks
-from timesyncd.drivers.kernel._adjtimex import Timex, parse
-from timesyncd.drivers.kernel._machine import Machine
+from timesyncd.drivers.kernel._machine import Machine, Timex, parse
 from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions, disruption_marker, leap
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import KernelSample

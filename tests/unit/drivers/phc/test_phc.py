@@ -17,8 +17,8 @@ from phc_lab import BASIC, EXTENDED, PRECISE, TAI_NS, Lab, SimulatedPhc, denied,
 from pydantic import ValidationError
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.drivers.kernel import _adjtimex
-from timesyncd.drivers.kernel._adjtimex import Timex, clock_id
+from timesyncd.drivers.kernel import _machine
+from timesyncd.drivers.kernel._machine import Timex, clock_id
 from timesyncd.drivers.phc._device import PhcFrequency
 from timesyncd.drivers.phc._ioctl import (
     PRECISE_GRANULARITY_NS,
@@ -383,8 +383,8 @@ async def test_nothing_is_set(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None
         return real_open(path, how)
 
     monkeypatch.setattr(os, "open", recording_open)
-    monkeypatch.setattr(_adjtimex, "_libc", libc)
-    machine = lab.machine(phc_timex=_adjtimex.phc_timex, system_timex=_adjtimex.system_timex)
+    monkeypatch.setattr(_machine, "_libc", libc)
+    machine = lab.machine(phc_timex=_machine.phc_timex, system_timex=_machine.system_timex)
     await sample(lab.driver(machine=machine))
     await sample(lab.driver(Phc2sys, machine=machine))
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.drivers.kernel._adjtimex import frequency_ppb, to_ppb
+from timesyncd.drivers.kernel._machine import frequency_ppb, to_ppb
 from timesyncd.drivers.ptp4l import _management
 from timesyncd.drivers.ptp4l._management import (
     Content,
