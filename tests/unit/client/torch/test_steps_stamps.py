@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from timesyncd.client.torch.stamps import MAX_ERROR_NS, DeviceStamps, HostStamps
+from timesyncd.client.torch.steps import MAX_ERROR_NS, DeviceStamps, HostStamps
 from timesyncd.jobs.arrivals import DEVICE_ERROR_NS
 
 MS = 1_000_000
