@@ -1,11 +1,15 @@
 """
 Opens, wires and supervises the parts that the configuration asks for. One TaskGroup; a task that fails ends the daemon.
+
+It notifies systemd where systemd asked for it (sd_notify(3)), and takes over the sockets that systemd opened.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
@@ -17,7 +21,6 @@ from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import grandmaster_verdict
-from timesyncd.daemon.systemd import notify, passed_socket
 from timesyncd.daemon.web_view import WebView
 from timesyncd.driver import AlarmSource, Runner, build_driver
 from timesyncd.errors import ConfigError, StoreError
@@ -429,3 +432,27 @@ def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *
     """From the store's thread. The loop may have ended; then the call is dropped."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *arguments)
+
+
+FIRST_PASSED = 3
+"""SD_LISTEN_FDS_START"""
+
+
+def notify(state: str) -> None:
+    """Send one message, such as READY=1, to the service manager."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
+
+
+def passed_socket(name: str) -> socket.socket | None:
+    """
+    The socket that systemd opened under this FileDescriptorName (sd_listen_fds(3)), as ports below 1024 need; else
+    None.
+    """
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    names = os.environ.get("LISTEN_FDNAMES", "").split(":")
+    return socket.socket(fileno=FIRST_PASSED + names.index(name)) if name in names else None

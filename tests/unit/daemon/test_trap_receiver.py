@@ -180,7 +180,9 @@ def test_sockets_of_the_service_manager_are_found_by_name() -> None:
     """
     As systemd passes them: numbers from 3 on, names in LISTEN_FDNAMES, and only for the process that LISTEN_PID names.
     """
-    ask = "from timesyncd.daemon.systemd import passed_socket as p; s = p('syslog'); print(s.getsockname()[1], p('other'))"
+    ask = (
+        "from timesyncd.daemon.daemon import passed_socket as p; s = p('syslog'); print(s.getsockname()[1], p('other'))"
+    )
     with socket.socket(type=socket.SOCK_DGRAM) as ours:
         ours.bind((HERE, 0))
         port = ours.getsockname()[1]
