@@ -18,7 +18,7 @@ from timesyncd.client.api import fetch_all
 from timesyncd.config import Role, SecretSettings, TokenSettings, WebSettings
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.simulation.bed.authority import Authority
-from timesyncd.web import login, tls
+from timesyncd.web import auth, tls
 from timesyncd.web.app import PAGE_FILES, ROUTES, WebServer, serve
 from timesyncd.web.auth import ROLE_RANKS, SESSION_COOKIE
 from timesyncd.web.routes import Route
@@ -254,7 +254,7 @@ async def test_a_form_without_end_is_cut(http: aiohttp.ClientSession) -> None:
 
 async def test_a_form_that_does_not_come_is_not_waited_for(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of it is answered 408 after a while."""
-    monkeypatch.setattr(login, "FORM_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(auth, "FORM_TIMEOUT_S", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1].rstrip("/")))
     writer.write(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\ntoken=")
     async with asyncio.timeout(60):

@@ -24,7 +24,7 @@ from timesyncd import config
 from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
 from timesyncd.store.engine import StoreLocation
-from timesyncd.web import api, history_api, login, openapi, stream, tls
+from timesyncd.web import api, auth, history_api, openapi, stream, tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
 from timesyncd.web.stream import EventStream
@@ -154,7 +154,7 @@ def _start_certificate_reload(
 
 def application(view: View, listening: str, access: Access, store: StoreLocation | None) -> web.Application:
     app = web.Application(
-        middlewares=[_check_host, _check_method, AccessGuard().check_role], client_max_size=login.MAX_FORM_BYTES
+        middlewares=[_check_host, _check_method, AccessGuard().check_role], client_max_size=auth.MAX_FORM_BYTES
     )
     app[api.VIEW] = view
     if store is not None:
@@ -171,8 +171,8 @@ def application(view: View, listening: str, access: Access, store: StoreLocation
     for path, (name, content_type) in PAGE_FILES.items():
         app.router.add_get(path, _page_file(name, content_type))
     if access.has_tokens:
-        login.add_login(app)
-    public = [path for path in (*PAGE_FILES, *login.LOGIN_PATHS) if path != "/"]
+        auth.add_login(app)
+    public = [path for path in (*PAGE_FILES, *auth.LOGIN_PATHS) if path != "/"]
     app[REQUIRED_ROLES] = {route.path: route.role for route in ROUTES} | dict.fromkeys(public)
     return app
 
@@ -195,7 +195,7 @@ async def _check_host(request: web.Request, handler: Handler) -> web.StreamRespo
 @web.middleware
 async def _check_method(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Rejects methods other than GET and HEAD, and turns aiohttp's errors into JSON."""
-    writable = login.LOGIN_PATHS if request.app[ACCESS].has_tokens else ()
+    writable = auth.LOGIN_PATHS if request.app[ACCESS].has_tokens else ()
     if request.method not in ("GET", "HEAD") and request.path not in writable:
         return error_response(405, f"{request.method} is not allowed; use GET", {"Allow": "GET, HEAD"})
     try:
@@ -210,7 +210,7 @@ async def _check_method(request: web.Request, handler: Handler) -> web.StreamRes
             {"Allow": ", ".join(sorted(error.allowed_methods))},
         )
     except web.HTTPRequestEntityTooLarge:
-        return error_response(413, f"the form is too large; at most {login.MAX_FORM_BYTES} bytes are allowed")
+        return error_response(413, f"the form is too large; at most {auth.MAX_FORM_BYTES} bytes are allowed")
 
 
 async def _add_safety_headers(_request: web.Request, response: web.StreamResponse) -> None:

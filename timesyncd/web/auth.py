@@ -1,5 +1,6 @@
 """
-Access control of the HTTP server: which credentials have which role, and the middleware that checks each request first.
+Access control of the HTTP server: which credentials have which role, the middleware that checks each request first, and
+the log-in page, a form that exchanges a token for a session cookie.
 
 `Access` is pure: time is an argument, and it stores only the SHA-256 of a secret. It counts wrong credentials by client
 address, which limits guessing. From an address over the limit it rejects correct credentials too: a different response
@@ -8,8 +9,10 @@ would confirm a guess.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import html
 import logging
 import secrets
 import time
@@ -17,7 +20,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.resources import files
 from ipaddress import IPv6Address, ip_address, ip_network
+from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
@@ -317,3 +322,82 @@ def _denial_response(request: web.Request, access: Access, denial: Denial) -> we
         return web.Response(status=303, headers={"Location": "login"})
     challenge = {"WWW-Authenticate": "Bearer"} if denial.status == 401 else {}
     return error_response(denial.status, denial.text, challenge | retry_after_header(denial))
+
+
+MAX_FORM_BYTES = 4_096
+FORM_TIMEOUT_S = 10.0
+LOGIN_PATHS = ("/login", "/logout")
+
+_PAGE = (files("timesyncd.web") / "page" / "login.html").read_text()
+
+
+def add_login(app: web.Application) -> None:
+    app.router.add_get("/login", _form)
+    app.router.add_post("/login", _log_in)
+    app.router.add_post("/logout", _log_out)
+
+
+async def _form(_request: web.Request) -> web.Response:
+    return _page(200, "")
+
+
+async def _log_in(request: web.Request) -> web.Response:
+    if (refusal := _cross_site_refusal(request)) is not None:
+        return refusal
+    access = request.app[ACCESS]
+    try:
+        async with asyncio.timeout(FORM_TIMEOUT_S):
+            secret = _parse_token(await request.read())
+    except TimeoutError:
+        return error_response(408, f"the form did not arrive within {FORM_TIMEOUT_S:g} s")
+    decision = access.authorize_secret(secret, request.remote or "", time.monotonic_ns())
+    if isinstance(decision, Denial):
+        return _page(decision.status, decision.text, retry_after_header(decision))
+    if not decision.covers("reader"):
+        return _page(
+            403, f"the token {decision.name} has the role {decision.role}; the page requires the role reader or admin"
+        )
+    session = access.sessions.open(decision, time.monotonic_ns())
+    response = web.Response(status=303, headers={"Location": "./"})
+    response.set_cookie(
+        SESSION_COOKIE,
+        session,
+        max_age=SESSION_NS // 10**9,
+        httponly=True,
+        samesite="Strict",
+        secure=request.secure,
+        path="/",
+    )
+    return response
+
+
+async def _log_out(request: web.Request) -> web.Response:
+    if (refusal := _cross_site_refusal(request)) is not None:
+        return refusal
+    request.app[ACCESS].sessions.close(request.cookies.get(SESSION_COOKIE, ""))
+    response = web.Response(status=303, headers={"Location": "login"})
+    response.del_cookie(SESSION_COOKIE, httponly=True, samesite="Strict", secure=request.secure, path="/")
+    return response
+
+
+def _parse_token(form: bytes) -> str:
+    try:
+        return dict(parse_qsl(form.decode("utf-8", "replace"), max_num_fields=2)).get("token", "").strip()
+    except ValueError:
+        return ""
+
+
+def _cross_site_refusal(request: web.Request) -> web.Response | None:
+    """403 for a form that another site's page sent. A client that is not a browser sends no Origin."""
+    origin = request.headers.get("Origin")
+    try:
+        if origin is None or urlsplit(origin).netloc == request.host:
+            return None
+    except ValueError:  # not an origin that a browser sends
+        pass
+    return error_response(403, "the form was sent from another site")
+
+
+def _page(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+    body = _PAGE.replace("{error}", html.escape(text))
+    return web.Response(status=status, text=body, content_type="text/html", headers=headers)
