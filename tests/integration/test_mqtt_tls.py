@@ -32,8 +32,7 @@ from timesyncd.mqtt.topics import (
     MqttChannel,
 )
 from timesyncd.simulation.bed import host
-from timesyncd.simulation.bed.authority import Authority, CertificateFiles
-from timesyncd.simulation.bed.broker import Mosquitto, free_port
+from timesyncd.simulation.bed.broker import Authority, CertificateFiles, Mosquitto, free_port
 
 pytestmark = pytest.mark.integration
 

@@ -17,8 +17,7 @@ from timesyncd.client import PreflightResult, preflight
 from timesyncd.config import Config, WebSettings, parse
 from timesyncd.driver import options_of
 from timesyncd.messages.fleet import AlignmentState
-from timesyncd.simulation.bed.authority import Authority
-from timesyncd.simulation.bed.broker import Mosquitto
+from timesyncd.simulation.bed.broker import Authority, Mosquitto
 from timesyncd.web.app import WebServer, serve
 
 pytestmark = pytest.mark.integration

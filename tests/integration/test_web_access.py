@@ -17,7 +17,7 @@ from fake_view import FakeView
 from timesyncd.client.api import fetch_all
 from timesyncd.config import Role, SecretSettings, TokenSettings, WebSettings
 from timesyncd.errors import ConfigError, Unreachable
-from timesyncd.simulation.bed.authority import Authority
+from timesyncd.simulation.bed.broker import Authority
 from timesyncd.web import auth, tls
 from timesyncd.web.app import PAGE_FILES, ROUTES, WebServer, serve
 from timesyncd.web.auth import ROLE_RANKS, SESSION_COOKIE

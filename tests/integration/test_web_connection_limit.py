@@ -12,7 +12,7 @@ import pytest
 from fake_view import FakeView
 
 from timesyncd.config import WebSettings
-from timesyncd.simulation.bed.authority import Authority
+from timesyncd.simulation.bed.broker import Authority
 from timesyncd.web import tls
 from timesyncd.web.app import WebServer, serve
 

@@ -10,7 +10,7 @@ import pytest
 from timesyncd.cli.check_config import describe, unusable_files
 from timesyncd.config import Config, parse
 from timesyncd.driver import options_of
-from timesyncd.simulation.bed.authority import Authority
+from timesyncd.simulation.bed.broker import Authority
 
 
 def config(**sections: Any) -> Config:

@@ -32,7 +32,7 @@ from timesyncd.cli.doctor.facts import (
 )
 from timesyncd.config import Config, parse
 from timesyncd.driver import options_of
-from timesyncd.simulation.bed.authority import Authority
+from timesyncd.simulation.bed.broker import Authority
 from timesyncd.store import tables
 
 SECRET = "0123456789abcdef-not-to-be-shown"

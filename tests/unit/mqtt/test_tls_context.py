@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 from timesyncd.config import MqttSettings
 from timesyncd.errors import ConfigError
 from timesyncd.mqtt.tls import tls_context
-from timesyncd.simulation.bed.authority import Authority
+from timesyncd.simulation.bed.broker import Authority
 
 
 @pytest.fixture
