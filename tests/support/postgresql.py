@@ -174,5 +174,5 @@ def locked(location: StoreLocation, *tables: str) -> Iterator[None]:
         engine.dispose()
 
 
-def said_when_locked(location: StoreLocation) -> str:
+def locked_error(location: StoreLocation) -> str:
     return f"{location}: {'database is locked' if location.url is None else 'canceling statement due to lock timeout'}"

@@ -83,7 +83,7 @@ class ScriptedAgent:
     def __init__(self, user: User, engine_id: bytes = bytes.fromhex("80001f880401020304")) -> None:
         self.engine = security.SnmpEngine(engine_id, 3, 1_000)
         self.user = user
-        self.says: Callable[[security.UsmMessage, Pdu], bytes] = self.response
+        self.reply: Callable[[security.UsmMessage, Pdu], bytes] = self.response
 
     def answer(self, datagram: bytes) -> list[bytes]:
         message = security.parse(datagram)
@@ -98,7 +98,7 @@ class ScriptedAgent:
         plain = message.scoped(self.keys)
         if plain.next_tag() != ber.SEQUENCE:
             return []
-        return [self.says(message, decode_pdu(security.open_scoped(plain)))]
+        return [self.reply(message, decode_pdu(security.open_scoped(plain)))]
 
     @property
     def keys(self) -> Any:

@@ -127,7 +127,7 @@ def test_any_topic_is_located_or_malformed(subject: str, scope: str, leaf: str) 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(-9, 9), st.floats(), st.text(max_size=20), st.just("node")
 )
-#: What JSON and TOML can say.
+#: What JSON and TOML can express.
 trees = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
 )

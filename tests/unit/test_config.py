@@ -1,4 +1,4 @@
-"""The configuration: what is accepted, and the one line that says what is wrong."""
+"""The configuration: what is accepted, and the one line that states what is wrong."""
 
 from __future__ import annotations
 
@@ -84,27 +84,27 @@ def test_a_hub_publishes_an_address_that_others_can_reach(host: str, is_reachabl
 
 
 @pytest.mark.parametrize(
-    ("parts", "notes"),
+    ("parts", "warnings"),
     [(("hub", "mqtt"), 1), (("hub", "mqtt", "store"), 0), (("hub",), 0), (("mqtt",), 0)],
 )
-def test_a_hub_without_a_store_is_warned_of(parts: tuple[str, ...], notes: int) -> None:
+def test_a_hub_without_a_store_is_warned_of(parts: tuple[str, ...], warnings: int) -> None:
     """The nodes' history would be lost in silence."""
     sections = {"hub": {}, "mqtt": {"host": "b"}, "store": {}}
     found = config.parse({part: sections[part] for part in parts}, options_of, "t.toml").warnings
 
-    assert len(found) == notes
-    assert all(note.startswith("hub: without [store] this hub stores no history") for note in found)
+    assert len(found) == warnings
+    assert all(warning.startswith("hub: without [store] this hub stores no history") for warning in found)
 
 
-@pytest.mark.parametrize(("parts", "notes"), [({"mqtt"}, 1), ({"mqtt", "hub", "store"}, 0), (set(), 0)])
-def test_a_policy_that_no_job_receives_is_warned_of(parts: set[str], notes: int) -> None:
+@pytest.mark.parametrize(("parts", "warnings"), [({"mqtt"}, 1), ({"mqtt", "hub", "store"}, 0), (set(), 0)])
+def test_a_policy_that_no_job_receives_is_warned_of(parts: set[str], warnings: int) -> None:
     """A node's daemon behind a broker plans nothing; alone, or with a hub in it, it does. A policy is kept as it is written."""
     sections = {part: {"host": "b"} if part == "mqtt" else {} for part in parts}
     parsed = config.parse({"job": [{"name": "j", "policy": " bsp  +topk( )"}], **sections}, options_of, "t.toml")
 
     assert parsed.policies == {"j": "bsp + topk"}
-    assert len(parsed.warnings) == notes
-    assert all(note.startswith("job: this daemon is not a hub") for note in parsed.warnings)
+    assert len(parsed.warnings) == warnings
+    assert all(warning.startswith("job: this daemon is not a hub") for warning in parsed.warnings)
 
 
 def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:

@@ -1,4 +1,4 @@
-"""README and docs/ name everything that a user can name, and say of it what the code says."""
+"""README and docs/ name everything that a user can name, and describe it as the code does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ README = (ROOT / "README.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 GRANDMASTERS = (ROOT / "docs" / "grandmasters.md").read_text()
 
-#: Defaults that the page says in words.
+#: Defaults that the page gives in words.
 IN_WORDS = {
     ("[node]", "name"): "the host's name up to its first dot",
     ("[[source]]", "bounds"): "all defaults",
@@ -76,7 +76,7 @@ SECTIONS = {
 
 
 def row(section: str, key: str) -> tuple[str, str] | None:
-    """Default and meaning of a key, as the page says; None when it does not."""
+    """Default and meaning of a key, as the page states them; None without them."""
     found = re.search(rf"^\| `{key}` \| (.*?) \| (.*) \|$", SECTIONS.get(section, ""), re.MULTILINE)
     return (found[1], found[2]) if found else None
 
@@ -166,7 +166,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_tests_that_the_assumptions_name_exist() -> None:
-    """docs/error-bound.md says of each assumption which test breaks it."""
+    """docs/error-bound.md names for each assumption the test that breaks it."""
     named = set(re.findall(r"`(test_[a-z0-9_]+)`", (ROOT / "docs" / "error-bound.md").read_text()))
     written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
 
@@ -174,7 +174,7 @@ def test_the_tests_that_the_assumptions_name_exist() -> None:
     assert {name for name in named if f"def {name}(" not in written} == set()
 
 
-def test_what_the_profiles_rest_on_is_what_they_say() -> None:
+def test_the_page_names_the_sources_of_the_profiles() -> None:
     """The tables of docs/grandmasters.md are those that `make schemas` writes."""
     assert with_profile_tables(GRANDMASTERS) == GRANDMASTERS
 

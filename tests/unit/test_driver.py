@@ -20,7 +20,7 @@ from timesyncd.sample import NoSample, Reading
 
 
 class Scripted:
-    """A driver that does what its script says, poll by poll."""
+    """A driver that follows its script, poll by poll."""
 
     Options: ClassVar[type[BaseModel]] = BaseModel
     poll_interval_s = 0.0
@@ -107,7 +107,7 @@ async def test_a_bug_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_back_off_doubles_to_a_minute_with_jitter() -> None:
     """
-    Spread over half to one and a half, so that a fleet does not knock in step.
+    Spread over half to one and a half, so that the drivers of a fleet do not poll in step.
     """
     assert [backoff_s(n, 1.0, 0.5) for n in (1, 2, 3, 7, 50)] == [1.0, 2.0, 4.0, 60.0, 60.0]
     assert backoff_s(1, 1.0, 0.0) == 0.5

@@ -1,4 +1,4 @@
-"""What the import layers of pyproject.toml cannot say: no cycle anywhere, and who may import what from outside."""
+"""What the import layers of pyproject.toml cannot express: no cycle anywhere, and which package may import what from outside."""
 
 from __future__ import annotations
 

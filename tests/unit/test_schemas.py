@@ -1,4 +1,4 @@
-"""schemas/ holds what the code says."""
+"""schemas/ holds what the code defines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_message_has_one_channel() -> None:
 
 
 def test_asyncapi_is_version_3() -> None:
-    """The document says its version and title, and speaks JSON over MQTT 5, plain and over TLS."""
+    """The document states its version and title, and declares JSON over MQTT 5, plain and over TLS."""
     servers = ASYNCAPI["servers"]
 
     assert ASYNCAPI["asyncapi"] == "3.0.0"
@@ -108,7 +108,7 @@ def test_every_channel_is_described() -> None:
     assert parameters == {c.name: [c.scope] for c in CHANNELS}
 
 
-def test_every_operation_says_how_it_is_sent() -> None:
+def test_every_operation_states_how_it_is_sent() -> None:
     """All channels are sent with the code's QoS, retain flag and expiry, and exactly those that a daemon asks for are received."""
     sent = {n: o["bindings"]["mqtt"] for n, o in ASYNCAPI["operations"].items() if o["action"] == "send"}
     received = {n for n, o in ASYNCAPI["operations"].items() if o["action"] == "receive"}
@@ -158,7 +158,7 @@ def _events() -> list[Message]:
     [node_state(), marks(1), grandmaster("n1", 1, 1), history(), stored(), hub_state(), policy_request(), *_events()],
     ids=lambda message: getattr(message, "type", type(message).__name__),
 )
-def test_a_message_is_what_its_schema_says(message: Message) -> None:
+def test_a_message_fits_its_schema(message: Message) -> None:
     """A reader that knows the schemas alone understands what goes out, the data of every type of event too."""
     channel = channel_of(type(message))
 
@@ -168,7 +168,7 @@ def test_a_message_is_what_its_schema_says(message: Message) -> None:
 
 
 def test_the_data_of_an_event_is_checked_by_its_type() -> None:
-    """A finding whose data is no finding is not what the schema says."""
+    """A finding whose data is no finding does not fit the schema."""
     event = _events()[0].model_copy(update={"data": {}})
 
     assert not _validator("event.json").is_valid(json.loads(encode(event)))

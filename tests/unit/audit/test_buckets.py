@@ -223,7 +223,7 @@ def test_ddp_takes_the_suggestion(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "report.json: cannot be read: No such file or directory; run `timesyncd audit` first"),
         ("{", "report.json: this is not a report.json of"),
@@ -234,10 +234,10 @@ def test_ddp_takes_the_suggestion(tmp_path: Path) -> None:
         ('{"buckets": {"caps_mib": []}}', "it must be a list of sizes in MiB above 0"),
     ],
 )
-def test_an_invalid_file_is_an_error(tmp_path: Path, text: str | None, said: str) -> None:
+def test_an_invalid_file_is_an_error(tmp_path: Path, text: str | None, message: str) -> None:
     """An invalid report.json is an error on every rank, because ranks with different sizes would be worse."""
     if text is not None:
         (tmp_path / "report.json").write_text(text)
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         bucket_options(tmp_path / "report.json")

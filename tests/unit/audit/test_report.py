@@ -42,7 +42,7 @@ def test_a_straggler_is_named_with_place_and_cost() -> None:
 
 
 def test_equal_ranks_give_no_straggler() -> None:
-    """Ranks that differ only by chance give an empty list and a headline that says so."""
+    """Ranks that differ only by chance give an empty list and a headline that states it."""
     found = report_of(job(200, 4, noisy()))
 
     assert found.stragglers == []
@@ -175,7 +175,7 @@ def test_clocks_that_are_not_comparable_give_no_straggler() -> None:
     assert "not comparable" in found.headline
 
 
-def test_an_unrecorded_rank_is_noted() -> None:
+def test_an_unrecorded_rank_has_a_note() -> None:
     """A recording of one node gives durations and a note on the missing marks."""
     recording = job(50, missing=frozenset((1, step) for step in range(50)))
     found = report_of(replace(recording, ranks={0: recording.ranks[0]}, steps={0: recording.steps[0]}))
@@ -198,7 +198,7 @@ def test_a_node_s_missing_file_still_makes_a_page(tmp_path: Path) -> None:
 
 
 def test_marks_that_are_a_step_apart_give_no_straggler() -> None:
-    """On one clock it is certain that no rank waited: a note says so, and none mentions the clocks."""
+    """On one clock it is certain that no rank waited: a note states it, and none mentions the clocks."""
     whole = job(60)
     apart = []
     for sync in whole.syncs:
@@ -241,7 +241,7 @@ def test_without_a_complete_step_nothing_is_known() -> None:
     assert "cannot be assessed" in found.headline
 
 
-def test_the_report_is_what_its_schema_says() -> None:
+def test_the_report_fits_its_schema() -> None:
     """Every report is valid by the published schema."""
     validator = Draft202012Validator(json.loads(documents()["audit_report.json"]))
     reports = [

@@ -150,15 +150,17 @@ def test_an_unhealthy_daemon_reports_it(hub: FakeHub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"), [((401, {"error": "show who you are"}), "show who you are"), ((200, {"x": 1}), "not a timesyncd"), ((200, []), "not a timesyncd"), ((200, b"<"), "not from timesyncd")]
+    ("answer", "reason"), [((401, {"error": "show who you are"}), "show who you are"), ((200, {"x": 1}), "not a timesyncd"), ((200, []), "not a timesyncd"), ((200, b"<"), "not from timesyncd")]
 )  # fmt: skip
-def test_a_foreign_server_gives_no_valid_reply(hub: FakeHub, tmp_path: Path, answer: tuple[int, Any], why: str) -> None:
+def test_a_foreign_server_gives_no_valid_reply(
+    hub: FakeHub, tmp_path: Path, answer: tuple[int, Any], reason: str
+) -> None:
     """The reason is one line."""
     hub.answers["/api/v1/node"] = answer
     seen = gather.daemon_facts(args(tmp_path, url=hub.url), None)
 
     assert isinstance(seen, NoReply)
-    assert why in seen.why and len(seen.why.splitlines()) == 1
+    assert reason in seen.why and len(seen.why.splitlines()) == 1
 
 
 @pytest.fixture

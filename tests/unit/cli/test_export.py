@@ -122,7 +122,7 @@ def test_a_file_is_replaced_only_with_force(store: Path, tmp_path: Path, capsys:
 
 
 def test_an_empty_span_gives_an_empty_file(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file has only headings, and one line says so."""
+    """The file has only headings, and one line states it."""
     out = tmp_path / "k.csv"
     code = run(store, "k", "--since", "2d", "--until", "1d", "-o", str(out))
 
@@ -140,7 +140,7 @@ def test_an_empty_span_gives_an_empty_file(store: Path, tmp_path: Path, capsys: 
 def test_a_usage_error_is_2(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], error: str
 ) -> None:
-    """One line says what to do."""
+    """One line states what to do."""
     code = run(store, *words, "-o", str(tmp_path / "x.csv"))
 
     assert (code, capsys.readouterr().err) == (2, f"timesyncd: {error}\n")

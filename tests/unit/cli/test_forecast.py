@@ -10,7 +10,7 @@ from timesyncd.bound import Bound, Reason, unbounded
 from timesyncd.cli.budget import LIMITS_NS, Forecast, LimitCrossing, forecast, forecast_text
 from timesyncd.clocks import NS_PER_S
 
-VOID_NS = 1_000 * NS_PER_S
+EXPIRY_NS = 1_000 * NS_PER_S
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ VOID_NS = 1_000 * NS_PER_S
 )
 def test_the_next_limit_and_the_end_are_given(bound: Bound, age_s: float, text: str) -> None:
     """Times are rounded down; a limit that the bound already exceeds, or exceeds after its end, is omitted."""
-    expected = forecast(bound, round(age_s * NS_PER_S), VOID_NS)
+    expected = forecast(bound, round(age_s * NS_PER_S), EXPIRY_NS)
 
     assert expected is not None
     assert forecast_text(expected) == text
@@ -36,7 +36,7 @@ def test_the_next_limit_and_the_end_are_given(bound: Bound, age_s: float, text: 
 
 def test_every_limit_ahead_can_be_given() -> None:
     """All limits ahead are one line, the nearest first."""
-    expected = forecast(Bound(4_000, 50_100), 0, VOID_NS)
+    expected = forecast(Bound(4_000, 50_100), 0, EXPIRY_NS)
 
     assert expected is not None
     assert forecast_text(expected, 4) == "exceeds 10 us in under 1 s, 100 us in 1 s, 1 ms in 19 s, expires in 16 min"
@@ -44,22 +44,22 @@ def test_every_limit_ahead_can_be_given() -> None:
 
 def test_limits_can_be_chosen() -> None:
     """Limits may be given in any order."""
-    assert forecast(Bound(0, 1_000), 0, VOID_NS, (2_500, 500)) == Forecast(
-        (LimitCrossing(500, NS_PER_S // 2), LimitCrossing(2_500, NS_PER_S * 5 // 2)), VOID_NS
+    assert forecast(Bound(0, 1_000), 0, EXPIRY_NS, (2_500, 500)) == Forecast(
+        (LimitCrossing(500, NS_PER_S // 2), LimitCrossing(2_500, NS_PER_S * 5 // 2)), EXPIRY_NS
     )
 
 
-@pytest.mark.parametrize(("bound", "age_ns"), [(unbounded(Reason.CLOCK_STEPPED), 0), (Bound(5, 1), VOID_NS)])
+@pytest.mark.parametrize(("bound", "age_ns"), [(unbounded(Reason.CLOCK_STEPPED), 0), (Bound(5, 1), EXPIRY_NS)])
 def test_an_expired_bound_has_no_forecast(bound: Bound, age_ns: int) -> None:
     """A bound that is unknown or has expired has no forecast."""
-    assert forecast(bound, age_ns, VOID_NS) is None
+    assert forecast(bound, age_ns, EXPIRY_NS) is None
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 999 * NS_PER_S), st.integers(1, 10**7))
 def test_the_forecast_agrees_with_the_bound(bound_ns: int, growth_ppb: int, age_ns: int, limit_ns: int) -> None:
     """At the forecast instant the bound is within the limit, and a nanosecond later it is not."""
     bound = Bound(bound_ns, growth_ppb)
-    expected = forecast(bound, age_ns, VOID_NS, (limit_ns,))
+    expected = forecast(bound, age_ns, EXPIRY_NS, (limit_ns,))
 
     assert expected is not None
     for crossing in expected.exceeds:

@@ -94,7 +94,7 @@ def test_the_table_has_units(path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_an_empty_span_has_no_table(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says that there are no records."""
+    """One line states that there are no records."""
     code = run("gm", "--store", str(path), "--since", "2h", "--until", "1h")
 
     assert (code, capsys.readouterr().out) == (0, "gm: no records between --since and --until\n")

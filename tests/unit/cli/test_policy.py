@@ -132,7 +132,7 @@ def test_a_request_that_is_lost_is_sent_again(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("train", "no_such()"), "policy 'no_such()': 'no_such()' is unknown; allowed: auto, bsp,"),
         (
@@ -144,13 +144,13 @@ def test_a_request_that_is_lost_is_sent_again(cluster: Cluster) -> None:
     ],
 )
 def test_an_invalid_request_is_not_sent(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], words: tuple[str, str], said: str
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], words: tuple[str, str], message: str
 ) -> None:
     """An invalid policy or an unknown job is one line, and nothing is sent."""
     cluster.job()
     code = cluster.run(*words)
 
-    assert (code, capsys.readouterr().err.startswith(f"timesyncd: {said}")) == (2, True)
+    assert (code, capsys.readouterr().err.startswith(f"timesyncd: {message}")) == (2, True)
     assert cluster.requests == []
 
 

@@ -287,7 +287,7 @@ def test_since_counts_back_from_now(store_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_bounds_of_a_hardware_clock_are_named(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A message says that the bounds are those of the PHC."""
+    """A message states that the bounds are those of the PHC."""
     _, lines, complaints = replayed_store(capsys, "--source", "nic", "--store", str(store_path))
 
     assert lines[-1].split(",")[1] == "SYNCHRONIZED"

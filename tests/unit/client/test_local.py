@@ -124,5 +124,5 @@ def test_any_marks_add_up_to_something(marks: list[tuple[int, ...]]) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.SEND, Kind.RECEIVE, Kind.STALENESS, 99])
 def test_marks_without_a_wait_make_no_step(kind: int) -> None:
-    """Messages, ages and kinds of a later version say nothing of a step's length."""
+    """Messages, ages and kinds of a later version do not change a step's length."""
     assert signals_of((1, 0, kind, 1, 1, 2, 1), (2, 0, kind, 5, 5, 6, 1)).steps == 0

@@ -35,7 +35,7 @@ class Pair:
 
     def __init__(self, dead_from_s: dict[str, int], nodes: tuple[str, ...] = (), marks_until_s: int = 10**9) -> None:
         settings = HubSettings(nodes=["node-0", "node-1"])
-        self.desks = {name: HubService(settings, name, START, alone=False) for name in ("a", "b")}
+        self.services = {name: HubService(settings, name, START, alone=False) for name in ("a", "b")}
         self.published: list[tuple[int, str, JobState]] = []
         self.findings: dict[str, list[str]] = {}
         self.cleared: list[tuple[int, str]] = []
@@ -45,13 +45,13 @@ class Pair:
 
     def run(self, seconds: int) -> None:
         for second in range(seconds):
-            for name, service in self.desks.items():
+            for name, service in self.services.items():
                 if second < self._dead_from_s.get(name, seconds):
                     self._round(second, name, service)
 
     def _round(self, second: int, name: str, service: HubService) -> None:
         now = after(second)
-        other = self.desks["b" if name == "a" else "a"]
+        other = self.services["b" if name == "a" else "a"]
         for node in self._nodes:
             changes: dict[str, Any] = {
                 "sequence": second,
@@ -118,7 +118,7 @@ def test_a_job_that_ended_is_cleared_once(dead_from_s: dict[str, int], cleared: 
 
 
 def test_a_retained_job_state_does_not_count_and_is_cleared_in_time() -> None:
-    """A hub alone was down while the job ended; of one that still runs its ranks' marks tell."""
+    """A single hub was down while the job ended; of a job that still runs, the ranks' marks arrive."""
     [job, *_] = _told_by_two()
     service = HubService(HubSettings(), "a", START, alone=False)
     accepted = [
@@ -241,7 +241,7 @@ def test_a_node_without_a_clock_source_is_not_on_the_map() -> None:
 
 
 def test_a_grandmaster_s_event_invalidates_earlier_states_of_its_followers() -> None:
-    """Their own daemons will say so too; until then the hub does not believe what is older."""
+    """Their own daemons will publish the same; until then the hub rejects older states."""
     service = HubService(HubSettings(), "a", START, alone=True)
     for name in ("n1", "n2"):
         service.accept_node(follower(name, published_realtime_ns=START.realtime_ns), START.boottime_ns, live=True)

@@ -284,7 +284,7 @@ def test_a_source_shows_what_it_makes_of_its_newest_sample(lab: ViewLab) -> None
     ],
 )
 def test_a_source_s_bound_is_withdrawn_with_its_basis(lab: ViewLab, reading: Reading, kept: bool) -> None:
-    """A restart of the source, a step of the clock that any source saw, and a sample without a bound."""
+    """A restart of the source, a step of the clock that any source detected, and a sample without a bound."""
     lab.view.update(Observation(HEALTHY, BOUND, BOUND))
     lab.of(reading)
     [source] = lab.view.node_state(after(1)).sources

@@ -162,7 +162,7 @@ class Hub:
         lab = PublisherLab(config, view, self.clocks, parts)
         self.publisher, self.service, self.web = lab.publisher, lab.service, lab.web
 
-    def hear(self, message: Message, live: bool = True) -> None:
+    def receive(self, message: Message, live: bool = True) -> None:
         self.publisher.receive(message, self.clocks.boottime_ns(), live)
 
     def step(self) -> None:
@@ -174,7 +174,7 @@ class Hub:
         """`beside` another hub that publishes all the time that it is primary."""
         for second in range(seconds):
             if beside is not None:
-                self.hear(hub_state(beside, sequence=second))
+                self.receive(hub_state(beside, sequence=second))
             self.publisher.tick()
             self.clocks.advance(NS_PER_S)
 
@@ -206,7 +206,7 @@ def test_a_retained_state_is_last_known_only() -> None:
     viewer = Viewer()
     hub.publisher.events.add(viewer)
     for message in kept:
-        hub.hear(message, live=False)
+        hub.receive(message, live=False)
     clock = hub.service.hub.fleet.clock("n1")
 
     assert [type(message).__name__ for message in kept] == ["NodeState", "HubState", "JobState"]
@@ -358,8 +358,13 @@ def test_a_store_that_reports_nothing_is_failing_too() -> None:
     parts = Parts(store=cast(Store, store))
     lab = PublisherLab(config, NodeView(config, Epoch(1, 2), 1), clocks, parts)
     published = []
-    for behind_s, said in ((STORE_GRACE_S - 1.0, None), (STORE_GRACE_S + 0.0, None), (60.0, "disk full"), (0.0, None)):
-        store.behind_s, parts.store_failure = behind_s, said
+    for behind_s, failure in (
+        (STORE_GRACE_S - 1.0, None),
+        (STORE_GRACE_S + 0.0, None),
+        (60.0, "disk full"),
+        (0.0, None),
+    ):
+        store.behind_s, parts.store_failure = behind_s, failure
         clocks.advance(3 * NS_PER_S)
         lab.publisher.tick()
         standing = [each.evidence for each in lab.publisher.findings() if each.until_realtime_ns is None]

@@ -92,12 +92,12 @@ async def test_unknown_and_ambiguous_senders_are_counted() -> None:
     async with lab.listening(RecordingAlarmSource("gm-a", frozenset({"192.0.2.1"}))) as (receiver, sender):
         sender.send(b"97")
         await until_taken(receiver, lab, 1)
-    strangers = receiver.rejected
+    unknown = receiver.rejected
     async with lab.listening(RecordingAlarmSource("gm-a"), RecordingAlarmSource("gm-b")) as (receiver, sender):
         sender.send(b"97")
         await until_taken(receiver, lab, 1)
 
-    assert (strangers, receiver.rejected) == ({Rejection.UNKNOWN_SENDER: 1}, {Rejection.AMBIGUOUS_SENDER: 1})
+    assert (unknown, receiver.rejected) == ({Rejection.UNKNOWN_SENDER: 1}, {Rejection.AMBIGUOUS_SENDER: 1})
     assert (lab.events, lab.poll_requests) == ([], ["gm-a", "gm-b"])
 
 
@@ -162,8 +162,8 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
             Config(syslog=SyslogSettings(host=HERE, port=port)),
             Config(traps=TrapSettings(host=HERE, port=port)),
         ]
-        desks = [receiver_of(config, ReceiverLab()) for config in configs]
-        for section, receiver in zip(("syslog", "traps"), desks, strict=True):
+        receivers = [receiver_of(config, ReceiverLab()) for config in configs]
+        for section, receiver in zip(("syslog", "traps"), receivers, strict=True):
             with pytest.raises(ConfigError, match=f"^{section}: .*{port}.*in use.*socket that systemd passes"):
                 await receiver.open(lambda _: None)
 

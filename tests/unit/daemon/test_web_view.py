@@ -68,7 +68,7 @@ def test_a_page_of_states_is_as_they_have_aged(hub: Hub) -> None:
 
 
 def test_a_page_of_states_marks_silent_nodes(hub: Hub) -> None:
-    """As the numbers of the fleet do, long before the bound is void."""
+    """As the numbers of the fleet do, long before the bound expires."""
     hub.clocks.advance(26 * NS_PER_S)
     [state] = hub.web.nodes(["n1"])
 

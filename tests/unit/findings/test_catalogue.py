@@ -78,7 +78,7 @@ def test_a_dropped_finding_is_neither_open_nor_ended() -> None:
 
 def test_every_finding_has_its_entry_in_the_handbook() -> None:
     """
-    docs/operations.md says for each id what it means and what to do.
+    docs/operations.md states for each id what it means and what to do.
     """
     entries = {line.strip("# `") for line in OPERATIONS.read_text().splitlines() if line.startswith("### `")}
 

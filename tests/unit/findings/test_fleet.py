@@ -58,7 +58,9 @@ def node(name: str, *sources: SourceState, at_ns: int = 0, **changes: Any) -> No
     return follower(name, grandmaster, **(found | {"published_realtime_ns": NIGHT_NS + at_ns} | changes))
 
 
-def course(findings: FleetFindings, states: list[NodeState], seconds: int, first_s: int = 0) -> dict[Key, Judgement]:
+def judged_for(
+    findings: FleetFindings, states: list[NodeState], seconds: int, first_s: int = 0
+) -> dict[Key, Judgement]:
     """The last judgement, when these states came every two seconds."""
     found: dict[Key, Judgement] = {}
     for second in range(first_s, first_s + seconds, 2):
@@ -195,7 +197,7 @@ def test_what_the_delay_does_all_the_time_is_no_move() -> None:
     assert (noise, history.direction) == (0, 1)
 
 
-def noted(distances: list[int], allowed_ns: int = 100) -> OffsetHistory:
+def history_of(distances: list[int], allowed_ns: int = 100) -> OffsetHistory:
     """After a quiet while."""
     history = OffsetHistory()
     for number, distance_ns in enumerate([10] * MIN_OFFSET_READINGS + distances):
@@ -216,29 +218,29 @@ def noted(distances: list[int], allowed_ns: int = 100) -> OffsetHistory:
 )
 def test_one_way_and_in_a_row_beyond_what_is_allowed(distances: list[int], is_alone: bool) -> None:
     """Four readings; fewer may be late packets, and both ways is noise."""
-    history = noted(distances)
+    history = history_of(distances)
 
     assert history.is_alone((MIN_OFFSET_READINGS + len(distances) - 1) * EVERY_NS) == is_alone
 
 
 def test_few_readings_are_too_few_however_long_they_last() -> None:
     """A node that publishes seldom needs as many."""
-    assert not noted([900] * 3).is_alone(NORMAL_AFTER_NS)
+    assert not history_of([900] * 3).is_alone(NORMAL_AFTER_NS)
 
 
 def test_the_smallest_of_all_readings_is_published() -> None:
     """So far it was at least, all the time."""
-    assert noted([-900, -600, -800, -700]).least_ns == -600
+    assert history_of([-900, -600, -800, -700]).least_ns == -600
 
 
 def test_what_a_node_does_now_and_then_is_usual_for_it() -> None:
     """A single late packet of 400 ns makes 700 ns no jump."""
-    assert noted([10, 400, 10] + [700] * ALONE_READINGS).suspect == 0
+    assert history_of([10, 400, 10] + [700] * ALONE_READINGS).suspect == 0
 
 
 def test_an_hour_later_a_jump_is_how_it_is_now() -> None:
     """A clock that no daemon steers keeps its offset."""
-    history = noted([900] * ALONE_READINGS)
+    history = history_of([900] * ALONE_READINGS)
     history.update(900, 100, 2 * NORMAL_AFTER_NS)
 
     assert (history.suspect, history.usual_ns) == (0, 900)
@@ -250,9 +252,9 @@ def test_an_hour_later_a_jump_is_how_it_is_now() -> None:
 def test_a_jump_s_evidence_has_its_numbers() -> None:
     """Who, how far, against whom, what noise and bounds explain, and since when."""
     findings, states = FleetFindings(), fleet()
-    course(findings, states, 60)
+    judged_for(findings, states, 60)
     states[4] = node("n4", ptp(offset_ns=-50_000), parent=bound(56_000))
-    found = course(findings, states, 30, 60)
+    found = judged_for(findings, states, 30, 60)
 
     assert found.keys() == {("node-offset-alone", "n4")}
     assert found["node-offset-alone", "n4"].evidence == (
@@ -265,21 +267,21 @@ def test_a_jump_s_evidence_has_its_numbers() -> None:
 def test_nodes_that_jump_together_have_one_cause() -> None:
     """Of nine nodes two at once are not alone, nor is one that settles later than the other."""
     findings, states = FleetFindings(), fleet()
-    course(findings, states, 60)
+    judged_for(findings, states, 60)
     states[3:5] = [node(f"n{number}", ptp(offset_ns=-50_000), parent=bound(56_000)) for number in (3, 4)]
-    together = course(findings, states, 30, 60)
+    together = judged_for(findings, states, 30, 60)
     states[3] = node("n3")
 
-    assert (together, course(findings, states, 60, 90)) == ({}, {})
+    assert (together, judged_for(findings, states, 60, 90)) == ({}, {})
 
 
 def test_what_the_bounds_explain_is_no_jump() -> None:
     """Its own error and that of the others together."""
     findings, states = FleetFindings(), fleet()
-    course(findings, states, 60)
+    judged_for(findings, states, 60)
     states[4] = node("n4", ptp(offset_ns=11_900), parent=bound(17_900))
 
-    assert course(findings, states, 60, 60) == {}
+    assert judged_for(findings, states, 60, 60) == {}
 
 
 @pytest.mark.parametrize(("racks", "subject"), [(("hall/r1", "hall/r2"), "hall/r1"), (("", ""), None)])
@@ -287,9 +289,9 @@ def test_a_rack_that_moves_is_one_finding(racks: tuple[str, str], subject: str |
     """Its chain gives the effect on the clocks; half of the nodes behind one parent are no group."""
     findings = FleetFindings()
     states = [node(f"n{number}", topology=racks[number // 6]) for number in range(12)]
-    course(findings, states, 180)
+    judged_for(findings, states, 180)
     moved = [node(f"n{number}", ptp(path_delay_ns=8_000), topology=racks[0]) for number in range(6)]
-    found = course(findings, moved + states[6:], 30, 180)
+    found = judged_for(findings, moved + states[6:], 30, 180)
 
     assert [key[1] for key in found] == ([subject] if subject else [])
     for judged in found.values():
@@ -306,16 +308,16 @@ def in_rack(delays_ns: list[int]) -> list[NodeState]:
 def test_most_of_a_rack_is_not_nearly_all() -> None:
     """Of six nodes five moved: not the path that all have in common."""
     findings = FleetFindings()
-    course(findings, in_rack([5_000] * 6), 180)
+    judged_for(findings, in_rack([5_000] * 6), 180)
 
-    assert course(findings, in_rack([8_000] * 5 + [5_000]), 60, 180) == {}
+    assert judged_for(findings, in_rack([8_000] * 5 + [5_000]), 60, 180) == {}
 
 
 def test_paths_that_change_one_by_one_did_not_change_together() -> None:
     """A minute apart each has a reason of its own."""
     findings = FleetFindings()
-    course(findings, in_rack([5_000] * 6), 180)
-    found = [course(findings, in_rack([8_000] * n + [5_000] * (6 - n)), 60, 120 + 60 * n) for n in range(1, 7)]
+    judged_for(findings, in_rack([5_000] * 6), 180)
+    found = [judged_for(findings, in_rack([8_000] * n + [5_000] * (6 - n)), 60, 120 + 60 * n) for n in range(1, 7)]
 
     assert found == [{}] * 6
 
@@ -323,8 +325,8 @@ def test_paths_that_change_one_by_one_did_not_change_together() -> None:
 def test_a_changed_path_is_a_finding_until_it_is_the_normal_one() -> None:
     """What it is meanwhile does not count as what it was."""
     findings = FleetFindings()
-    course(findings, in_rack([5_000] * 6), 180)
-    found = course(findings, in_rack([8_000] * 6), 3_500, 180)
+    judged_for(findings, in_rack([5_000] * 6), 180)
+    found = judged_for(findings, in_rack([8_000] * 6), 3_500, 180)
 
     assert found.keys() == {("rack-path-delay-moved", "r")}
 
@@ -332,7 +334,7 @@ def test_a_changed_path_is_a_finding_until_it_is_the_normal_one() -> None:
 def test_followers_that_know_utc_outvote_their_grandmaster() -> None:
     """Named as configured; the chain names the followers."""
     findings = FleetFindings()
-    found = course(findings, [node(f"n{number}", ptp(), ntp(700_000)) for number in range(3)], 20)
+    found = judged_for(findings, [node(f"n{number}", ptp(), ntp(700_000)) for number in range(3)], 20)
 
     assert found.keys() == {("grandmaster-outvoted", "gm-a")}
     assert found["grandmaster-outvoted", "gm-a"].evidence == (
@@ -345,8 +347,8 @@ def test_one_that_agrees_and_would_have_seen_the_error_saves_it() -> None:
     """Two grandmasters against it, and UTC for it: nothing is proven."""
     other: dict[str, Any] = {"offset_ns": 700_000, "utc": bound(706_000)}
     against = [ptp(), ptp(GM_B, name="b", **other), ptp("00a069.fffe.70476c", name="c", **other)]
-    alone = course(FleetFindings(), [node(f"n{number}", *against) for number in range(5)], 20)
-    saved = course(FleetFindings(), [node(f"n{number}", *against, ntp(0)) for number in range(5)], 20)
+    alone = judged_for(FleetFindings(), [node(f"n{number}", *against) for number in range(5)], 20)
+    saved = judged_for(FleetFindings(), [node(f"n{number}", *against, ntp(0)) for number in range(5)], 20)
 
     assert alone.keys() == {("grandmaster-outvoted", "gm-a")}
     assert saved == {}
@@ -354,12 +356,12 @@ def test_one_that_agrees_and_would_have_seen_the_error_saves_it() -> None:
 
 def test_two_witnesses_are_too_few() -> None:
     """They may share a fault."""
-    assert course(FleetFindings(), [node(f"n{number}", ptp(), ntp(700_000)) for number in range(2)], 30) == {}
+    assert judged_for(FleetFindings(), [node(f"n{number}", ptp(), ntp(700_000)) for number in range(2)], 30) == {}
 
 
 def test_a_node_in_another_domain_is_named() -> None:
     """With what most are in."""
-    found = course(FleetFindings(), [*fleet(), node("odd", ptp(domain=44))], 30)
+    found = judged_for(FleetFindings(), [*fleet(), node("odd", ptp(domain=44))], 30)
 
     assert found.keys() == {("node-other-domain", "odd")}
     assert found["node-other-domain", "odd"].evidence == (
@@ -370,10 +372,10 @@ def test_a_node_in_another_domain_is_named() -> None:
 def test_what_a_node_does_in_another_domain_is_the_domain_s_doing() -> None:
     """Its offset against the others is no finding of its own."""
     findings, states = FleetFindings(), fleet()
-    course(findings, states, 60)
+    judged_for(findings, states, 60)
     states[4] = node("n4", ptp(domain=44, offset_ns=-50_000), parent=bound(56_000))
 
-    assert course(findings, states, 30, 60).keys() == {("node-other-domain", "n4")}
+    assert judged_for(findings, states, 30, 60).keys() == {("node-other-domain", "n4")}
 
 
 def test_two_domains_by_design_are_no_finding() -> None:
@@ -381,9 +383,9 @@ def test_two_domains_by_design_are_no_finding() -> None:
     both = [node(f"n{number}", ptp(), ptp(GM_B, 25)) for number in range(9)]
     halves = [node(f"n{number}", ptp(domain=24 + number % 2)) for number in range(10)]
 
-    assert course(FleetFindings(), [*both, node("half", ptp(GM_B, 25))], 30) == {}
-    assert course(FleetFindings(), halves, 30) == {}
-    assert course(FleetFindings(), [*halves, node("third", ptp(domain=44))], 30) == {}
+    assert judged_for(FleetFindings(), [*both, node("half", ptp(GM_B, 25))], 30) == {}
+    assert judged_for(FleetFindings(), halves, 30) == {}
+    assert judged_for(FleetFindings(), [*halves, node("third", ptp(domain=44))], 30) == {}
 
 
 def test_a_rack_has_outliers_that_the_fleet_has_not() -> None:
@@ -393,13 +395,13 @@ def test_a_rack_has_outliers_that_the_fleet_has_not() -> None:
     ]
     states[0] = node("n0", ptp(domain=25), topology="hall-0/r")
 
-    assert course(FleetFindings(), states, 30).keys() == {("node-other-domain", "n0")}
+    assert judged_for(FleetFindings(), states, 30).keys() == {("node-other-domain", "n0")}
 
 
 def test_an_unknown_grandmaster_is_named_with_its_followers() -> None:
-    """One finding for the stranger; that its time is wrong too is in the chain."""
+    """One finding for the unknown grandmaster; that its time is wrong too is in the chain."""
     followers = [node(f"r{number}", ptp(ROGUE), ntp(700_000)) for number in range(3)]
-    found = course(FleetFindings(), [*fleet(40), *followers], 30)
+    found = judged_for(FleetFindings(), [*fleet(40), *followers], 30)
 
     assert found.keys() == {("node-other-grandmaster", ROGUE)}
     judged = found["node-other-grandmaster", ROGUE]
@@ -410,18 +412,18 @@ def test_an_unknown_grandmaster_is_named_with_its_followers() -> None:
 def test_a_configured_or_formerly_common_grandmaster_is_no_outlier() -> None:
     """The last node on a configured grandmaster, and the last one on a grandmaster that the fleet followed before."""
     findings = FleetFindings()
-    course(findings, [node(f"n{number}", ptp(ROGUE)) for number in range(9)], 30)
+    judged_for(findings, [node(f"n{number}", ptp(ROGUE)) for number in range(9)], 30)
     last = [node("n0", ptp(ROGUE)), node("n1", ptp(GM_B)), *fleet()[2:]]
 
-    assert course(findings, last, 60, 30) == {}
+    assert judged_for(findings, last, 60, 30) == {}
 
 
 def test_a_grandmaster_that_nodes_change_to_one_by_one_is_no_outlier() -> None:
     """Fifteen seconds are enough for all."""
     findings = FleetFindings()
-    course(findings, fleet(), 30)
-    first = course(findings, [node("n0", ptp(ROGUE)), *fleet()[1:]], 12, 30)
-    then = course(findings, [node(f"n{number}", ptp(ROGUE)) for number in range(9)], 60, 42)
+    judged_for(findings, fleet(), 30)
+    first = judged_for(findings, [node("n0", ptp(ROGUE)), *fleet()[1:]], 12, 30)
+    then = judged_for(findings, [node(f"n{number}", ptp(ROGUE)) for number in range(9)], 60, 42)
 
     assert (first, then) == ({}, {})
 
@@ -432,8 +434,8 @@ def test_a_grandmaster_that_nodes_change_to_one_by_one_is_no_outlier() -> None:
 def test_missing_nodes_are_one_list() -> None:
     """Nodes that never reported are listed apart from silent ones; none before they had time to report."""
     findings = FleetFindings(["n0", "n1", "n9"])
-    early = course(findings, fleet(2), 20)
-    found = course(findings, fleet(1), 40, 20)
+    early = judged_for(findings, fleet(2), 20)
+    found = judged_for(findings, fleet(1), 40, 20)
 
     assert early == {}
     assert found.keys() == {("hub-nodes-missing", "fleet")}
@@ -445,9 +447,9 @@ def test_missing_nodes_are_one_list() -> None:
 def test_a_hub_without_any_state_waits() -> None:
     """Its broker is the cause, and has a finding; its own node does not count as reporting."""
     findings = FleetFindings(["n0", "n1"], own="hub")
-    course(findings, [node("n0"), node("n1"), node("hub")], 20)
-    waiting = course(findings, [node("hub")], CUT_OFF_FOR_NS // NS_PER_S - 2, 20)
-    found = course(findings, [node("hub")], 10, 78)
+    judged_for(findings, [node("n0"), node("n1"), node("hub")], 20)
+    waiting = judged_for(findings, [node("hub")], CUT_OFF_FOR_NS // NS_PER_S - 2, 20)
+    found = judged_for(findings, [node("hub")], 10, 78)
 
     assert waiting == {}
     assert found["hub-nodes-missing", "fleet"].evidence.startswith("2 of 2 expected nodes: silent: n0 for ")
@@ -457,7 +459,7 @@ def test_a_hub_without_any_state_waits() -> None:
 def test_a_hub_that_was_asleep_gives_everybody_time() -> None:
     """The nodes did not stop reporting."""
     findings = FleetFindings(["n0"])
-    course(findings, fleet(2), 60)
+    judged_for(findings, fleet(2), 60)
 
     assert findings.judge(GRANDMASTERS, 3_600 * NS_PER_S, NIGHT_NS) == {}
 
@@ -491,18 +493,18 @@ def test_a_node_that_publishes_seldom_is_not_missed_in_between(pause_s: int) -> 
 def test_a_finding_outlives_a_round_without_it() -> None:
     """It ends when it has not held for ten seconds."""
     findings = FleetFindings()
-    course(findings, [*fleet(), node("odd", ptp(domain=44))], 30)
+    judged_for(findings, [*fleet(), node("odd", ptp(domain=44))], 30)
     mended = [*fleet(), node("odd")]
     last_s = 28 + ENDS_AFTER_NS // NS_PER_S
 
-    assert course(findings, mended, last_s - 30, 30).keys() == {("node-other-domain", "odd")}
-    assert course(findings, mended, 2, last_s) == {}
+    assert judged_for(findings, mended, last_s - 30, 30).keys() == {("node-other-domain", "odd")}
+    assert judged_for(findings, mended, 2, last_s) == {}
 
 
 def test_an_expired_node_costs_nothing() -> None:
     """An hour after its end; an expected one is kept, so that the finding has since when it is silent."""
     findings = FleetFindings(["n0"])
-    course(findings, fleet(2), 10)
+    judged_for(findings, fleet(2), 10)
     findings.judge(GRANDMASTERS, 2 * EXPIRES_AFTER_NS, NIGHT_NS)
 
     assert list(findings._nodes) == ["n0"]

@@ -141,7 +141,7 @@ A, B = ptp_source(GM_A, 300, 40), ptp_source(GM_B, 100, 20)
     ],
 )
 def test_without_evidence_there_is_no_offset(node: NodeState) -> None:
-    """One grandmaster, a stranger, two scales, an unbounded clock, an old sample, a stepped clock."""
+    """One grandmaster, an unknown identity, two scales, an unbounded clock, an old sample, a stepped clock."""
     assert offsets(GRANDMASTERS, [node], {}) == {"gm-a": [], "gm-b": []}
 
 

@@ -39,7 +39,7 @@ def test_two_disciplines_are_named(disciplines: tuple[str, ...], evidence: str |
 
 
 def test_one_that_may_not_steer_is_no_second_discipline() -> None:
-    """A ptp4l whose process does not tell is no evidence."""
+    """A ptp4l whose process status is unknown is no evidence."""
     assert standing(replace(CALM, undecided_disciplines=("ptp4l",))) == {}
 
 

@@ -29,7 +29,7 @@ def test_a_node_follows_the_grandmaster_that_shows_its_grandmaster_s_identity(id
 
 
 @pytest.mark.parametrize(
-    ("changes", "note"),
+    ("changes", "text"),
     [
         ({}, "LOCKED"),
         ({"antenna": "open"}, "LOCKED, GNSS antenna open"),
@@ -52,23 +52,23 @@ def test_a_node_follows_the_grandmaster_that_shows_its_grandmaster_s_identity(id
         ({"reachable": False}, "LOCKED, not responding: last known state"),
     ],
 )
-def test_a_node_s_state_describes_its_grandmaster(changes: dict[str, Any], note: str) -> None:
+def test_a_node_s_state_describes_its_grandmaster(changes: dict[str, Any], text: str) -> None:
     """One line: state and since when, what is wrong, how long it will do."""
     since_ns = None if changes.get("clock_state") == "freerun" else NIGHT_NS + 4 * MINUTE_NS
     found = polled_grandmaster(**({"clock_state_since_realtime_ns": since_ns} | changes))
 
-    assert grandmaster_note_text(found, NIGHT_NS + HOUR_NS) == f"gm-a: {note}"
+    assert grandmaster_note_text(found, NIGHT_NS + HOUR_NS) == f"gm-a: {text}"
 
 
 def test_a_state_with_its_grandmaster() -> None:
     """With the grandmaster's name and state; a node of an unknown grandmaster is unchanged."""
-    state, stranger = (
+    state, unrelated = (
         with_grandmaster(follower(), [polled_grandmaster()], NIGHT_NS),
         follower(identity="001122.fffe.334455"),
     )
 
     assert (state.grandmaster, state.grandmaster_note) == ("gm-a", "gm-a: LOCKED")
-    assert with_grandmaster(stranger, [polled_grandmaster()], NIGHT_NS) == stranger
+    assert with_grandmaster(unrelated, [polled_grandmaster()], NIGHT_NS) == unrelated
 
 
 @pytest.mark.parametrize(("later_ns", "text"), [(21 * HOUR_NS, "02:10Z"), (22 * HOUR_NS, "2026-03-01 02:10Z")])

@@ -182,7 +182,7 @@ def test_a_barrier_counts_once() -> None:
 
 
 @pytest.mark.parametrize("hold_ns", [0, 300_000, 2 * MS])
-def test_a_barrier_that_this_plan_did_not_time_says_nothing(hold_ns: int) -> None:
+def test_a_barrier_that_this_plan_did_not_time_changes_nothing(hold_ns: int) -> None:
     """Plain ones, and those of a shorter slack, end sooner after the last arrival: their ends always differ."""
     planned = decide(BarrierState(), observation(), NOW)
 

@@ -85,7 +85,7 @@ def test_more_ranks_than_the_segment_holds_have_no_groups() -> None:
 
 
 def test_a_gap_in_the_delays_changes_them_once() -> None:
-    """Places say what should be near, delays what is near. Later measurements of this run change nothing: the ranks have built their groups."""
+    """Places state what should be near, delays what is near. Later measurements change nothing: the ranks have built their groups."""
     decided = decisions(
         (0, PLACES, None), (0, PLACES, NONE), (0, PLACES, ODD_AND_EVEN), (0, PLACES, delays((0, 1), (2, 3), (4, 5)))
     )
@@ -144,7 +144,7 @@ def test_groups_are_numbered_by_their_lowest_ranks() -> None:
 
 
 class FourRanks:
-    """Four ranks on two nodes of two racks, in a hub that hears them."""
+    """Four ranks on two nodes of two racks, in a hub that receives their marks."""
 
     def __init__(self) -> None:
         self.hub = Hub(HubSettings(), "hub")

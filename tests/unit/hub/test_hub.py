@@ -112,7 +112,7 @@ def test_a_window_that_takes_long_is_analysed_less_often(took_ms: int, again_aft
 
 
 def test_a_skew_within_the_error_names_no_rank() -> None:
-    """A skew within the clocks' error is inconclusive, and the verdict says why."""
+    """A skew within the clocks' error is inconclusive, and the verdict states why."""
     (state,) = fed_hub(slow_ns=150_000).advance(NOW, 0).jobs
 
     assert (state.last_rank, state.straggler_rank) == (None, None)
@@ -237,7 +237,7 @@ def test_the_alignment_of_a_job_is_that_of_its_signals() -> None:
 
 def test_a_hub_publishes_its_own_state() -> None:
     """Nodes that report, known and expected nodes, and jobs."""
-    state = fed_hub(0, steps=1, nodes=["node-0", "stranger"]).state(
+    state = fed_hub(0, steps=1, nodes=["node-0", "unknown"]).state(
         Moment(realtime_ns=7, boottime_ns=NOW), True, 5, "http://hub/"
     )
 

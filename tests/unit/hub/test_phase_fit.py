@@ -73,7 +73,7 @@ def test_holds_and_the_time_between_steps_are_distinguished() -> None:
 
 
 def test_too_few_steps_and_unsteady_ones_do_not_fit() -> None:
-    """Neither has a stable period; the reason says which case it is."""
+    """Neither has a stable period; the reason names the case."""
     a, b = simulated(jitter=0.5)
     few = fit(a.steps[:MIN_STEPS], [b.steps])
     gaps = fit([step._replace(step=2 * step.step) for step in a.steps], [b.steps])

@@ -70,7 +70,7 @@ def planned(hub: Hub, jobs: tuple[str, ...] = ("a", "b"), steps: int = 60) -> di
 
 
 def test_two_jobs_on_one_link_are_given_turns() -> None:
-    """Both plans get one period, opposite shifts, and a first step far enough ahead for all ranks to hear of it."""
+    """Both plans get one period, opposite shifts, and a first step far enough ahead for all ranks to receive it."""
     states = planned(fleet_hub("rack-7", "rack-7"))
     a, b = (states[job].plan.phase for job in ("a", "b"))
 

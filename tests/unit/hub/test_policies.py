@@ -139,7 +139,7 @@ def test_the_configuration_s_policy_is_there_from_the_first_plan() -> None:
 def test_only_its_user_and_root_change_a_job(
     requested: PolicyRequest, refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No other user, and no unknown job; the log says what was refused, and why."""
+    """No other user, and no unknown job; the log states what was refused, and why."""
     rounds_of_job = JobRounds()
     rounds_of_job.round()
     with caplog.at_level(logging.WARNING):

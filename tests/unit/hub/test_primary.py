@@ -90,7 +90,7 @@ def test_a_hub_that_was_disconnected_for_long_listens_again() -> None:
 
 @dataclass
 class Hubs:
-    """Several hubs that hear each other but for what is lost; each lives from and until a second."""
+    """Several hubs that receive one another's states except lost ones; each lives from and until a second."""
 
     lives: dict[str, tuple[int, int]]
     lost: float
@@ -130,7 +130,7 @@ def test_one_hub_speaks(lives: dict[str, tuple[int, int]], seed: int) -> None:
 
 
 def test_a_hub_that_was_cut_off_for_long_does_not_come_back_speaking() -> None:
-    """Another hub is primary since; the first state that it publishes on its return says that it is not."""
+    """Meanwhile another hub became primary; the first state after the return denies being primary."""
     hub = ready("a")
     spoke = hub.advance(READY)
     cut_off = [hub.advance(READY + later, connected=False) for later in (NS_PER_S, GONE_AFTER_NS - 1, GONE_AFTER_NS)]

@@ -48,21 +48,21 @@ class Theirs(NamedTuple):
 
 def at(data: bytes, real_ns: int, monotonic_ns: int) -> Theirs:
     """The reader's arithmetic, on the 64 bytes after the header; fractions and truncation as in a client."""
-    as_of_s, as_of_n, void_s, void_n, bound_ns = struct.unpack_from("=5q", data)
+    as_of_s, as_of_n, expiry_s, expiry_n, bound_ns = struct.unpack_from("=5q", data)
     [marker], [drift_ppb], [status], [support] = (
         struct.unpack_from(code, data, at) for code, at in (("=Q", 40), ("=I", 48), ("=i", 52), ("=B", 56))
     )
-    as_of_ns, void_ns = as_of_s * NS_PER_S + as_of_n, void_s * NS_PER_S + void_n
+    as_of_ns, expiry_ns = as_of_s * NS_PER_S + as_of_n, expiry_s * NS_PER_S + expiry_n
     if drift_ppb >= 10**9 or monotonic_ns <= as_of_ns - 1000:
         raise Refused
     if status in (SYNCHRONIZED, FREE_RUNNING) and monotonic_ns >= as_of_ns + 5 * NS_PER_S:
-        status = FREE_RUNNING if monotonic_ns < void_ns else UNKNOWN
+        status = FREE_RUNNING if monotonic_ns < expiry_ns else UNKNOWN
     age_s = max(monotonic_ns - as_of_ns, 0) / 1e9
     width_ns = bound_ns + int(age_s * drift_ppb)
 
     assert bound_ns >= 0
     assert (marker, support, data[57:]) == (0, 0, bytes(7))
-    assert 0 <= as_of_n < NS_PER_S and 0 <= void_n < NS_PER_S
+    assert 0 <= as_of_n < NS_PER_S and 0 <= expiry_n < NS_PER_S
     return Theirs(real_ns - width_ns, real_ns + width_ns, status)
 
 

@@ -179,7 +179,7 @@ def test_a_datagram_with_a_wrong_field_is_malformed(offset: int, octets: bytes) 
 
 
 def test_more_marks_than_a_datagram_may_hold_are_malformed() -> None:
-    """The number of marks has an end, whatever the length says."""
+    """The number of marks has an end, whatever the declared length is."""
     assert len(decode(datagram(marks=MARKS[:1] * MAX_MARKS)).marks) == MAX_MARKS
 
     with pytest.raises(Malformed):
@@ -195,7 +195,7 @@ def test_any_bytes_are_decoded_or_malformed(noise: bytes, begin_well: bool) -> N
         pass
 
 
-def test_a_datagram_without_marks_says_that_the_rank_is_there() -> None:
+def test_a_datagram_without_marks_announces_the_rank() -> None:
     """A rank that waits for its first step can be known already."""
     assert decode(datagram(marks=())).marks == ()
 
@@ -250,7 +250,7 @@ def test_a_step_out_of_range_has_no_key(epoch: int, step: int) -> None:
 
 
 def test_kinds_are_as_published() -> None:
-    """schemas/joblink.md has every kind with its number and its name, and says which are joined over all ranks."""
+    """schemas/joblink.md has every kind with its number and its name, and marks those that are joined over all ranks."""
     rows = [row.split("|")[1:4] for row in DOCUMENT.splitlines() if re.match(r"\| \d+ \| [a-z_]+ \| ", row)]
 
     assert [(int(number), name.strip()) for number, name, _ in rows] == [(kind, kind.label) for kind in Kind]

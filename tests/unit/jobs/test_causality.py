@@ -76,7 +76,7 @@ def test_the_innocent_are_not_accused(case: list[Sync]) -> None:
     assert suspect(case, NODES) is None
 
 
-def test_ranks_that_did_not_wait_for_each_other_say_nothing_of_clocks() -> None:
+def test_ranks_that_did_not_wait_for_each_other_give_no_evidence_of_clocks() -> None:
     """Where ranks of one node leave before their neighbour arrives it was no collective over all ranks."""
     apart = [sync(step, [0, 200, 0]) for step in range(3)]
 

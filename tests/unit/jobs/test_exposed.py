@@ -38,7 +38,7 @@ def test_what_compute_hides_costs_nothing() -> None:
     assert step_cost(0, syncs, [], {0: StepMark(0, 0, 80, 100)}, {}).ranks == {0: RankCost(10, 100)}
 
 
-def test_a_step_mark_says_how_long_the_step_was() -> None:
+def test_a_step_mark_has_the_length_of_the_step() -> None:
     """It needs no next step, and a job without collectives has its requests to the servers."""
     requests = {0: [(10, 30), (20, 40)]}
 

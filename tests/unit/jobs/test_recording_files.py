@@ -195,7 +195,7 @@ def test_another_job_in_a_file_is_left_out(tmp_path: Path) -> None:
                 one.step(step)
                 one.meter.announce()
             one.meter.close()
-        other, own = sorted(tmp_path.glob(f"rank-{rank}-{os.getpid()}-*.marks"), key=_says_train)
+        other, own = sorted(tmp_path.glob(f"rank-{rank}-{os.getpid()}-*.marks"), key=_is_of_train)
         own.write_bytes(other.read_bytes() + own.read_bytes())
         other.unlink()
     found = load(tmp_path)
@@ -204,7 +204,7 @@ def test_another_job_in_a_file_is_left_out(tmp_path: Path) -> None:
     assert all(sync.comparison for sync in found.syncs)
 
 
-def _says_train(path: Path) -> bool:
+def _is_of_train(path: Path) -> bool:
     return path.stem.endswith(job_id(0, "train", 0)[:8])
 
 
@@ -236,7 +236,7 @@ def test_the_newest_run_of_a_folder_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [(2, 2), (4, 2)])
 def test_two_runs_in_one_folder_are_not_joined(tmp_path: Path, sizes: tuple[int, int]) -> None:
-    """Of a folder with two runs, an hour apart, only the newest is read, and the report says that there was another."""
+    """Of a folder with two runs, an hour apart, only the newest is read, and the report names the other."""
     for run, world_size in enumerate(sizes):
         ranks = [Rank(tmp_path, rank, world_size) for rank in range(world_size if run == 0 else 1)]
         for rank, one in enumerate(ranks):

@@ -27,7 +27,7 @@ def sync(step: int, number: int, *late_ns: int, kind: int = Kind.ALL_REDUCE, at_
     return Sync(step, number, kind, arrivals, compare(arrivals))
 
 
-def test_nothing_says_nothing() -> None:
+def test_without_marks_there_is_no_straggler() -> None:
     """Without synchronizations there is no method and no straggler."""
     observed = attribute([], {})
 

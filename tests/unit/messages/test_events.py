@@ -188,9 +188,9 @@ def test_the_bound_is_beside_the_state() -> None:
 def test_a_state_is_published_when_it_changes() -> None:
     """The first value is published, a repetition is not, and DISRUPTED after UNKNOWN is the same value in O-RAN."""
     changes = StateChanges(events())
-    course = ["SYNCHRONIZED", "SYNCHRONIZED", "HOLDOVER", "UNKNOWN", "DISRUPTED", "SYNCHRONIZED"]
+    states = ["SYNCHRONIZED", "SYNCHRONIZED", "HOLDOVER", "UNKNOWN", "DISRUPTED", "SYNCHRONIZED"]
 
-    assert [words(changes.of_node(node(status))) for status in course] == [
+    assert [words(changes.of_node(node(status))) for status in states] == [
         ["LOCKED"], [], ["HOLDOVER"], ["FREERUN"], [], ["LOCKED"],
     ]  # fmt: skip
 
@@ -262,9 +262,9 @@ def test_what_a_grandmaster_does_not_provide_gives_no_event() -> None:
 def test_a_grandmaster_that_does_not_respond_gives_no_event() -> None:
     """A change is published when it responds again."""
     changes = StateChanges(events())
-    course = [("locked", True), ("holdover", False), ("locked", True), ("holdover", True)]
+    states = [("locked", True), ("holdover", False), ("locked", True), ("holdover", True)]
 
-    assert [words(changes.of_grandmaster(grandmaster_state(clock_state=s, reachable=r))) for s, r in course] == [
+    assert [words(changes.of_grandmaster(grandmaster_state(clock_state=s, reachable=r))) for s, r in states] == [
         ["LOCKED"], [], [], ["HOLDOVER"],
     ]  # fmt: skip
 

@@ -50,14 +50,14 @@ def assert_adds_up(bound: ErrorBound) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-100_000, 100_000), st.booleans()), min_size=1, max_size=30))
-def test_steering_is_followed_without_a_sync(course: list[tuple[int, bool]]) -> None:
+def test_steering_is_followed_without_a_sync(updates: list[tuple[int, bool]]) -> None:
     """
     Frequencies that are read in between, or are not: at every moment the published bound holds, adds up, and the
     statistical one is no wider.
     """
     lab, ensemble = Lab(), one()
     published = settled(lab, ensemble)
-    for frequency_ppb, is_read in course:
+    for frequency_ppb, is_read in updates:
         lab.silence()
         if is_read:
             lab.frequency_ppb = frequency_ppb - 20_000

@@ -172,7 +172,7 @@ def test_a_transparent_clock_that_removes_more_than_the_path_gives_no_sample() -
 
 def test_a_transparent_clock_that_over_corrects_by_less_shows_in_a_calibrated_minimum() -> None:
     """
-    Nothing that ptp4l tells is odd, and the truth is outside. Only who knows what the path takes at least sees a
+    Nothing that ptp4l reports is odd, and the truth is outside. Only a known minimum of the path delay reveals a
     delay below that.
     """
     least_ns = 10_000

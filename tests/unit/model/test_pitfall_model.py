@@ -1,6 +1,6 @@
 """
-Traps of the model: what a real ptp4l was seen to tell while its true error was known. Each is sprung first, by what a
-naive reader would say.
+Pitfalls of the model: what a real ptp4l reported while its true error was known. Each test shows first what a
+naive reader would conclude.
 """
 
 from __future__ import annotations

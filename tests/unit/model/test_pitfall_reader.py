@@ -1,4 +1,4 @@
-"""Traps in what a ptp4l tells: zeros that are values, zeros that are none, old words, steps and restarts."""
+"""Pitfalls in what a ptp4l reports: zeros that are values, zeros that are none, old words, steps and restarts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_pitfall_01_an_offset_of_exactly_zero_is_valid() -> None:
 @pytest.mark.parametrize("because", ["step", "announce loss"])
 def test_pitfall_02_ingress_time_zero_is_no_sample(because: str) -> None:
     """
-    After a step of ptp4l's own, and after Announce was lost, there is no Sync to speak of, whatever the offset says.
+    After a step of ptp4l's own, and after Announce was lost, there is no valid Sync, whatever the offset is.
     """
     node = Node()
     before = node.synced()
@@ -63,7 +63,7 @@ def test_pitfall_03_a_frozen_time_status_ages_by_its_ingress_time() -> None:
 
 def test_pitfall_07_no_servo_state_is_not_not_locked() -> None:
     """
-    A port that stays UNCALIBRATED, as a free-running one does, is measured; so is a trace that tells no state at all.
+    A port that stays UNCALIBRATED, as a free-running one does, is measured; so is a trace without states.
     """
     node = Node()
     node.ptp4l.state = PortState.UNCALIBRATED
@@ -76,7 +76,7 @@ def test_pitfall_07_no_servo_state_is_not_not_locked() -> None:
 
 @pytest.mark.parametrize("by", ["another instance", "its counters"])
 def test_pitfall_12_a_restarted_ptp4l_starts_the_delay_filter_again(by: str) -> None:
-    """A new identity, or counters that went back, void what was known: an empty delay filter has to be filled again."""
+    """A new identity, or counters that went back, invalidate what was known: an empty delay filter has to be filled again."""
     node = Node()
     node.synced()
     if by == "its counters":
@@ -130,7 +130,7 @@ def answer(management_id: int, body: bytes) -> bytes:
 @pytest.mark.parametrize("by_ns", [-NS_PER_S, -2_001, 2_001, 37 * NS_PER_S])
 def test_pitfall_16_a_step_between_two_reads_is_no_offset(by_ns: int) -> None:
     """
-    The reading after it is no sample though a fresh Sync shows, all that was known is void, and programs see it
+    The reading after it is no sample though a fresh Sync shows, all that was known is invalid, and programs see it
     before us.
     """
     node = Node()

@@ -65,7 +65,7 @@ def within(limit: float, degrees: int, steps: int = 4_000) -> float:
 
 
 @pytest.mark.parametrize("degrees", [7, 8, 10, 20, 100, 999])
-def test_student_s_factor_leaves_out_what_the_probability_says(degrees: int) -> None:
+def test_student_s_factor_leaves_out_the_stated_probability(degrees: int) -> None:
     """
     Two-sided, and the expansion errs by no more than half a per cent.
     """
@@ -90,7 +90,7 @@ def test_the_terms_of_known_noise() -> None:
     assert {type(each) for each in terms.values()} == {int}
 
 
-def test_the_asymmetry_s_share_leaves_out_what_the_probability_says() -> None:
+def test_the_asymmetry_s_share_leaves_out_the_stated_probability() -> None:
     """
     Of two delays drawn by the same Gamma law of shape 2, one's share of both is within it at the stated rate.
     """

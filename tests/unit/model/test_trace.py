@@ -182,7 +182,7 @@ def test_a_header_that_is_none_is_refused(header: str, message: str) -> None:
 
 
 def test_no_line_at_all_is_no_trace() -> None:
-    """An empty file says what a trace begins with."""
+    """The error for an empty file states what a trace begins with."""
     with pytest.raises(TraceError) as raised:
         read_trace([], "t.csv")
 
@@ -287,7 +287,7 @@ ptp4l[17.000]: port 1: SLAVE to LISTENING on ANNOUNCE_RECEIPT_TIMEOUT_EXPIRES
 
 
 def test_the_page_s_script_turns_a_log_into_a_trace() -> None:
-    """What docs/replay.md gives to copy makes of each line of ptp4l's log that tells a state or an offset a row."""
+    """The command of docs/replay.md makes a row of each line of ptp4l's log that has a state or an offset."""
     page = (Path(__file__).parents[3] / "docs" / "replay.md").read_text()
     script = page.split("```awk\n")[1].split("```")[0]
     command = ["awk", "-v", "class=6", "-v", "accuracy=33", script]

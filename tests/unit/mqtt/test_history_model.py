@@ -139,7 +139,7 @@ class World:
         confirmations = self.hubs[name].confirmer.due(self.now_ns)
         self.confirmations_sent.extend(each.model_copy(update={"node": name}) for each in confirmations)
 
-    def hear(self) -> None:
+    def receive_confirmation(self) -> None:
         if self.confirmations_sent:
             self.window.confirmed(self.confirmations_sent.popleft(), self.now_ns)
         if cut := self.window.cut():
@@ -176,7 +176,7 @@ class World:
                     hub.receive()
                 self.confirm(name)
             while self.confirmations_sent:
-                self.hear()
+                self.receive_confirmation()
             if not self.held():
                 return
         raise AssertionError(f"still held: {[each.sequence for each in self.held()]}")
@@ -191,7 +191,7 @@ STEPS = st.one_of(
     st.tuples(st.just("send"), st.integers(1, 5)),
     st.tuples(st.just("pass"), st.sampled_from([1, 5, 31])),
     st.tuples(st.sampled_from(["receive", "receive", "crash before", "crash after", "hub away", "confirm"]), st.integers(0, 1)),
-    st.tuples(st.just("hear"), st.just(0)),
+    st.tuples(st.just("receive confirmation"), st.just(0)),
     st.tuples(st.sampled_from(["broker dies", "node restarts"]), st.just(0)),
     st.tuples(st.just("repeat"), st.integers(0, 50)),
 )  # fmt: skip
@@ -223,8 +223,8 @@ def act(of: World, what: str, how: int) -> None:
             hub.queue.clear()
         case "confirm":
             of.confirm(name)
-        case "hear":
-            of.hear()
+        case "receive confirmation":
+            of.receive_confirmation()
         case "broker dies":
             of.lose_connection()
         case "node restarts":

@@ -57,7 +57,7 @@ def test_each_publisher_has_its_own_order() -> None:
 
 
 def test_each_subject_has_its_own_order() -> None:
-    """One node's counters say nothing of another's."""
+    """One node's counters have no meaning for another's."""
     newest = NewestMessages()
 
     assert accepted(newest, node_state("n1", 9, 9))
@@ -181,7 +181,7 @@ def test_a_second_copy_shows_that_its_daemon_is_alive() -> None:
 
 
 def test_our_own_absence_does_not_count_as_silence() -> None:
-    """After a reconnection an old message is old until those who are alive have had the time to speak."""
+    """After a reconnection an old message is old until the living nodes have had the time to publish."""
     newest = NewestMessages()
     accepted(newest, node_state(incarnation=9))
     newest.connected(900 * NS_PER_S)

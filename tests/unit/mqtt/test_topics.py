@@ -76,7 +76,7 @@ def test_what_is_encoded_is_decoded(message: Message) -> None:
 
 
 def test_an_unknown_key_is_ignored() -> None:
-    """A newer writer may say more."""
+    """A newer writer may add fields."""
     payload = json.dumps(node_state().model_dump() | {"new_in_v2": 1}).encode()
 
     assert decode(NODE_STATE, "n1", payload) == node_state()

@@ -26,7 +26,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Somebody who types the first secret for whatever is asked; the questions are kept."""
+    """A user who types the first secret for every prompt; the prompts are kept."""
     asked: list[str] = []
 
     def typed(prompt: str) -> str:

@@ -281,7 +281,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("text", "status"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_file_that_is_no_mib(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, status: int) -> None:
-    """One line says so, and nothing of it is printed."""
+    """One line states the error, and nothing of the file is printed."""
     file = tmp_path / "acme.mib"
     file.write_text(text)
     ended = main(["profile-from-mib", str(file)])

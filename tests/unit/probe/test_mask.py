@@ -124,7 +124,7 @@ def test_a_host_by_the_first_part_of_its_name() -> None:
     ],
 )
 def test_a_clock_identity_in_any_text(written: bytes, shown: bytes) -> None:
-    """Whatever the decoder of an identity reads is masked where a profile says that it is one."""
+    """Whatever the decoder of an identity reads is masked where a profile declares it."""
     assert masked([row("1.3.6.1.4.1.9070.1.2.5.1.1.1.1.1.3.101.1", written)]) == [shown]
 
 
@@ -172,7 +172,7 @@ def test_ip_addresses() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "224.0.1.129", "255.255.255.0", "::1", "ff0e::181"])
-def test_addresses_that_tell_nothing(address: str) -> None:
+def test_addresses_that_identify_no_owner(address: str) -> None:
     """Loopback, none at all, PTP's own groups and net masks stay."""
     assert masked([row(PRIVATE, address.encode())]) == [address.encode()]
 
@@ -251,7 +251,7 @@ def test_nothing_is_masked_unasked() -> None:
 
 
 def test_numbers_and_names_of_objects_stay() -> None:
-    """They tell nothing of the owner."""
+    """They identify no owner."""
     rows = [row(PRIVATE, 7, GAUGE32), row(PRIVATE, "1.3.6.1.4.1.9070", OBJECT_ID)]
 
     assert masked(rows) == [7, "1.3.6.1.4.1.9070"]

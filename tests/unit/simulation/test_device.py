@@ -137,7 +137,7 @@ def test_another_seed_is_another_grandmaster() -> None:
         ("alarm-storm", 61, Servo.LOCKED, 6, set()),
     ],
 )  # fmt: skip
-def test_scenarios_run_their_course(
+def test_a_scenario_brings_the_grandmaster_to_its_state(
     scenario: str, after_s: float, servo: Servo, clock_class: int, alarms: set[str]
 ) -> None:
     """After that much time a scenario has brought the grandmaster there."""

@@ -43,7 +43,7 @@ def walked(mib: AgentMib, below: str = "1") -> dict[Oid, Value]:
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("servo", Servo)
 def test_a_walk_is_in_order_and_agrees_with_get(kind: str, servo: Servo) -> None:
-    """In every state each object that GETNEXT finds comes after the one before, and GET says the same of it."""
+    """In every state each object that GETNEXT finds comes after the one before, and GET gives the same value."""
     device = Device(kind=kind, clock=lambda: AT_S)
     device.set_state(servo, alarms=[alarm("holdover", 0, AT_S), alarm("fan", 1, AT_S)])
     found = walked(mib_of(device))
@@ -192,7 +192,7 @@ def test_a_million_rows_cost_what_is_asked() -> None:
 
 
 def test_an_event_without_a_number_in_the_family_is_not_sent() -> None:
-    """The lost reference has a number of the TP5000's only: the S650's lineage says nothing of it."""
+    """The lost reference has a number of the TP5000's only: the S650's lineage does not report it."""
     event = DeviceEvent("event", AT_S, alarm("reference-lost", 0, AT_S))
 
     assert notifications_of(event, "s650") == []

@@ -34,7 +34,7 @@ def test_other_messages_pass_as_they_are(message_type: int) -> None:
 
 
 def test_a_datagram_too_short_for_a_timestamp_passes_as_it_is() -> None:
-    """The relay never fails on what it hears."""
+    """The relay fails on no input."""
     short = datagram(8, 1_700_000_000, 5)[:43]
 
     assert shift_timestamp(short, lambda _: 300_000) == short

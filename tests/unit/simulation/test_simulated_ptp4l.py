@@ -61,7 +61,7 @@ def test_every_data_set_is_understood(management_id: ManagementId, expected: obj
 
 
 def test_before_the_first_sync_there_is_no_ingress_time() -> None:
-    """As with ptp4l, 0 says that no Sync came yet."""
+    """As with ptp4l, 0 means that no Sync arrived yet."""
     status = ask(EXACT, ManagementId.TIME_STATUS_NP, after_ns=SYNC_INTERVAL_NS - 1)
 
     assert isinstance(status, TimeStatus)

@@ -136,7 +136,7 @@ QUESTIONS = [messages.message(b"public", QUESTION), sealed(QUESTION)]
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=["v2c", "v3"])
 def test_a_good_question_is_answered(question: bytes) -> None:
-    """Else the next test would say nothing."""
+    """Otherwise the next test would prove nothing."""
     answer = SnmpAgent(Device(clock=lambda: AT_S), user=USER).answer(question)
 
     assert answer is not None

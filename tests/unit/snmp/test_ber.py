@@ -191,7 +191,7 @@ def test_a_counter_without_its_leading_zero(octets: str, value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "said"),
+    ("octets", "message"),
     [
         ("", "truncated"),
         ("a2", "truncated"),
@@ -205,14 +205,14 @@ def test_a_counter_without_its_leading_zero(octets: str, value: int) -> None:
         ("a20b0201010201000201003001", "beyond"),
     ],
 )
-def test_lying_lengths_are_named(octets: str, said: str) -> None:
+def test_lying_lengths_are_named(octets: str, message: str) -> None:
     """Truncated, indefinite, too long, too much: each is reported."""
-    with pytest.raises(Malformed, match=said):
+    with pytest.raises(Malformed, match=message):
         by_us(bytes.fromhex(octets))
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("0200", "INTEGER has 0 octets"),
         ("02050100000000", "INTEGER is 4294967296"),
@@ -228,16 +228,16 @@ def test_lying_lengths_are_named(octets: str, said: str) -> None:
         ("470101", "tag 0x47"),
     ],
 )
-def test_values_that_no_agent_should_send(value: str, said: str) -> None:
+def test_values_that_no_agent_should_send(value: str, message: str) -> None:
     """Each is Malformed, and its fault is named."""
     variable = ber.encode(ber.SEQUENCE, ber.encode_oid((1, 3, 6)) + bytes.fromhex(value))
     body = b"\x02\x01\x07\x02\x01\x00\x02\x01\x00" + ber.encode(ber.SEQUENCE, variable)
 
-    with pytest.raises(Malformed, match=said):
+    with pytest.raises(Malformed, match=message):
         by_us(ber.encode(PduType.RESPONSE, body))
 
 
-def test_an_oid_that_ber_cannot_say() -> None:
+def test_an_oid_that_ber_cannot_encode() -> None:
     """It is a fault of ours, not of the wire."""
     with pytest.raises(ValueError, match="not an OBJECT IDENTIFIER"):
         ber.encode_oid((1, 40))

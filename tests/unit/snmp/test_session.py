@@ -60,7 +60,7 @@ async def test_silence_names_what_it_may_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "error", "said"),
+    ("reply", "error", "message"),
     [
         (lambda _: b"HTTP/1.1 400 Bad Request", Malformed, "not SNMP .*: 24 octets that begin 48 54 54 50"),
         (lambda r: v2c(pdu(PduType.RESPONSE, r.number ^ 1, [])), Malformed, "response to no pending request"),
@@ -78,10 +78,12 @@ async def test_silence_names_what_it_may_be() -> None:
         (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [], 16, 7)), Refused, "authorizationError$"),
     ],
 )
-async def test_each_bad_answer_has_its_name(reply: Callable[[Pdu], bytes], error: type[SourceError], said: str) -> None:
+async def test_each_bad_answer_has_its_name(
+    reply: Callable[[Pdu], bytes], error: type[SourceError], message: str
+) -> None:
     """And the text begins with the device."""
     async with session_with(COMMUNITY, lambda datagram: [reply(v2c_request(datagram))]) as (session, _):
-        with pytest.raises(error, match=said) as raised:
+        with pytest.raises(error, match=message) as raised:
             await session.get([DESCRIPTION])
 
     assert str(raised.value).startswith("127.0.0.1:")
@@ -109,8 +111,8 @@ async def test_another_hosts_datagrams_do_not_change_the_error() -> None:
 
     def answer(_: bytes) -> list[bytes]:
         port = asking[0]._socket._socket.getsockname()[1]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.sendto(b"HTTP/1.1 400 Bad Request", ("127.0.0.1", port))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+            other.sendto(b"HTTP/1.1 400 Bad Request", ("127.0.0.1", port))
         return []
 
     async with session_with(COMMUNITY, answer) as (session, _):

@@ -133,7 +133,7 @@ async def test_no_answer_to_discovery() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"name": "max"}, "unknown user name"),
         ({"auth_pass": "not this one"}, "wrong digest: the authentication pass phrase or protocol is wrong"),
@@ -145,11 +145,11 @@ async def test_no_answer_to_discovery() -> None:
         ({"priv": "aes256"}, "does not respond to encrypted requests"),
     ],
 )
-async def test_each_wrong_credential_has_its_name(wrong: dict[str, str], said: str) -> None:
+async def test_each_wrong_credential_has_its_name(wrong: dict[str, str], message: str) -> None:
     """It is Refused, and the text holds no secret."""
     user = replace(EVA, **wrong)  # type: ignore[arg-type]
     async with session_with(user, ScriptedAgent(EVA).answer) as (session, _):
-        with pytest.raises(Refused, match=said) as raised:
+        with pytest.raises(Refused, match=message) as raised:
             await read(session)
 
     assert user.auth_pass not in str(raised.value) + repr(user)
@@ -157,7 +157,7 @@ async def test_each_wrong_credential_has_its_name(wrong: dict[str, str], said: s
 
 
 @pytest.mark.parametrize(
-    ("counter", "said"),
+    ("counter", "message"),
     [
         (security.UNSUPPORTED_LEVEL, "unsupported security level: the agent does not permit authPriv"),
         (security.DECRYPTION_ERROR, "decryption error: the privacy pass phrase"),
@@ -167,19 +167,19 @@ async def test_each_wrong_credential_has_its_name(wrong: dict[str, str], said: s
         ((1, 3, 6, 1, 9, 0), "a report of 1.3.6.1.9.0, which SNMPv3 does not define"),
     ],
 )
-async def test_each_report_has_its_name(counter: tuple[int, ...], said: str) -> None:
+async def test_each_report_has_its_name(counter: tuple[int, ...], message: str) -> None:
     """As RFC 3414, RFC 3412 and RFC 3413 count them."""
     agent = ScriptedAgent(EVA)
-    agent.says = lambda message, _: agent.report(message, counter)
+    agent.reply = lambda message, _: agent.report(message, counter)
     async with session_with(EVA, agent.answer) as (session, _):
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(Refused, match=message):
             await read(session)
 
 
 async def test_an_agent_that_is_never_in_its_own_time_window() -> None:
     """The rounds end, and it is reported by name."""
     agent = ScriptedAgent(EVA)
-    agent.says = lambda message, _: agent.report(message, security.NOT_IN_TIME_WINDOW, signed=True)
+    agent.reply = lambda message, _: agent.report(message, security.NOT_IN_TIME_WINDOW, signed=True)
     async with session_with(EVA, agent.answer) as (session, received):
         with pytest.raises(Refused, match="not in time window: repeatedly"):
             await read(session)
@@ -190,7 +190,7 @@ async def test_an_agent_that_is_never_in_its_own_time_window() -> None:
 async def test_an_unsigned_clock_is_not_believed() -> None:
     """Anybody could send it."""
     agent = ScriptedAgent(EVA)
-    agent.says = lambda message, _: agent.report(message, security.NOT_IN_TIME_WINDOW)
+    agent.reply = lambda message, _: agent.report(message, security.NOT_IN_TIME_WINDOW)
     async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Malformed, match="the report 'not in time window' is unsigned"):
             await read(session)
@@ -200,16 +200,16 @@ async def test_an_unsigned_response_is_not_believed() -> None:
     """Nor is one that is signed and not encrypted."""
     agent = ScriptedAgent(EVA)
 
-    async def refused(say: str) -> None:
+    async def refused(message: str) -> None:
         async with session_with(EVA, agent.answer) as (session, _):
-            with pytest.raises(Malformed, match=say):
+            with pytest.raises(Malformed, match=message):
                 await read(session)
 
-    agent.says = lambda message, request: security.plain(
+    agent.reply = lambda message, request: security.plain(
         message.number, False, agent.engine, message.user, security.scoped_pdu(b"", b"", texts(request))
     )
     await refused("unencrypted RESPONSE")
-    agent.says = lambda message, request: security.signed(
+    agent.reply = lambda message, request: security.signed(
         message.number, agent.engine, message.user, agent.keys, security.scoped_pdu(b"", b"", texts(request))
     )
     await refused("unencrypted RESPONSE")
@@ -219,7 +219,7 @@ async def test_a_response_signed_with_another_key() -> None:
     """The digest or engine ID is not the agent's."""
     agent = ScriptedAgent(EVA)
     keys = MasterKeys(replace(EVA, auth_pass="somebody else")).at(agent.engine.engine_id)
-    agent.says = lambda message, request: security.seal(
+    agent.reply = lambda message, request: security.seal(
         message.number, False, agent.engine, message.user, keys, security.scoped_pdu(b"", b"", texts(request))
     )
     async with session_with(EVA, agent.answer) as (session, _):
@@ -230,7 +230,7 @@ async def test_a_response_signed_with_another_key() -> None:
 async def test_a_response_of_another_engine() -> None:
     """Though it is signed with this one's key."""
     agent = ScriptedAgent(EVA)
-    agent.says = lambda message, request: security.seal(
+    agent.reply = lambda message, request: security.seal(
         message.number,
         False,
         replace(agent.engine, engine_id=b"another"),
@@ -246,7 +246,7 @@ async def test_a_response_of_another_engine() -> None:
 async def test_a_response_to_another_request() -> None:
     """The message fits and what it carries does not."""
     agent = ScriptedAgent(EVA)
-    agent.says = lambda message, _: agent.seal(message.number, pdu(PduType.RESPONSE, 5, []))
+    agent.reply = lambda message, _: agent.seal(message.number, pdu(PduType.RESPONSE, 5, []))
     async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Malformed, match="request-id 5 instead of"):
             await read(session)
@@ -256,7 +256,7 @@ async def test_a_response_older_than_the_agents_clock() -> None:
     """RFC 3414 section 3.2, 7b."""
     agent = ScriptedAgent(EVA)
     old = replace(agent.engine, time=agent.engine.time - 500)
-    agent.says = lambda message, request: security.seal(
+    agent.reply = lambda message, request: security.seal(
         message.number, False, old, message.user, agent.keys, security.scoped_pdu(b"", b"", texts(request))
     )
     async with session_with(EVA, agent.answer) as (session, _):
@@ -268,10 +268,10 @@ async def test_the_next_request_after_a_failure_starts_with_discovery() -> None:
     """Whatever was wrong, it is not kept."""
     agent = ScriptedAgent(EVA)
     async with session_with(EVA, agent.answer) as (session, received):
-        agent.says = lambda message, _: agent.report(message, security.DECRYPTION_ERROR)
+        agent.reply = lambda message, _: agent.report(message, security.DECRYPTION_ERROR)
         with pytest.raises(Refused):
             await read(session)
-        agent.says = agent.response
+        agent.reply = agent.response
 
         assert await read(session)
         assert len(received) == 6

@@ -209,9 +209,9 @@ def test_time_errors_are_asked_for_by_span(grandmasters: Path) -> None:
 
 def test_a_course_keeps_every_peak(grandmasters: Path) -> None:
     """However few the steps, each has its minimum, its maximum and its begin."""
-    course = history.time_error_envelope(StoreLocation(path=grandmasters), "gm", START_NS, START_NS + 40, steps=2)
+    envelope = history.time_error_envelope(StoreLocation(path=grandmasters), "gm", START_NS, START_NS + 40, steps=2)
 
-    assert course == [
+    assert envelope == [
         {"channel": "gnss-1", "metric": "te", "realtime_ns": START_NS, "lowest_ns": -7, "highest_ns": 5},
         {"channel": "gnss-1", "metric": "te", "realtime_ns": START_NS + 20, "lowest_ns": 1, "highest_ns": 9},
     ]

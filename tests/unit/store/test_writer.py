@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from grandmaster_samples import EVERYTHING
-from postgresql import location, locked, rows_of, said_when_locked, settings_of
+from postgresql import location, locked, locked_error, rows_of, settings_of
 from samples import HEALTHY, nth
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
@@ -151,7 +151,7 @@ def test_more_than_60_s_behind_is_a_gap(bench: Bench, short_intervals: None) -> 
         over = bench.problems.get(timeout=60)
 
     start_ns = FakeClocks().real_ns
-    assert (problem, over) == (said_when_locked(bench.location), None)
+    assert (problem, over) == (locked_error(bench.location), None)
     assert (behind, dropped) == ([30, 60, 60], 2)
     assert bench.rows("SELECT source, realtime_ns, until_realtime_ns, rows_lost FROM gap") == [
         ("ptp", start_ns, start_ns, 2)
@@ -173,7 +173,7 @@ def test_a_problem_is_reported_once(bench: Bench, short_intervals: None) -> None
                     store.next_incarnation("n1")
         reported.append(bench.problems.get(timeout=60))
 
-    assert reported == [said_when_locked(bench.location), None]
+    assert reported == [locked_error(bench.location), None]
     assert bench.problems.empty()
 
 

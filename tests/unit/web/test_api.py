@@ -200,7 +200,7 @@ async def test_nodes_are_filtered(http: aiohttp.ClientSession, view: FakeView, q
 
 
 async def test_a_list_goes_on_page_by_page(http: aiohttp.ClientSession, view: FakeView) -> None:
-    """`next`, and the Link header, lead through the whole list; who comes or goes in between moves no page."""
+    """`next`, and the Link header, lead through the whole list; a node that appears or disappears in between moves no page."""
     fleet(view)
     first = await http.get("/api/v1/nodes?limit=2&status=SYNCHRONIZED")
     del view.states[0]

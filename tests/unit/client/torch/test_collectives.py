@@ -152,7 +152,7 @@ def test_what_only_some_ranks_have_nothing_for_is_a_mark_on_all() -> None:
 
 @pytest.mark.usefixtures("group")
 def test_nothing_is_recorded_while_a_cuda_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asking an event would void the capture: the marks are lost instead, and training goes on."""
+    """Asking an event would invalidate the capture: the marks are lost instead, and training goes on."""
     with listening() as (folder, _):
         job = Job("job", rank=0, world_size=1, attempt=0, runtime_dir=folder)
         steps = steps_of(job)

@@ -1,4 +1,4 @@
-"""The steps of a job as torch's optimizers and modules tell them: numbered, kept, marked, and never in the way."""
+"""The steps of a job as torch's optimizers and modules mark them: numbered, kept, marked, and never in the way."""
 
 from __future__ import annotations
 

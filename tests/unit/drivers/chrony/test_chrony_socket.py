@@ -151,12 +151,12 @@ async def test_another_process_cannot_reply(tmp_path: Path) -> None:
     driver = driver_of(tmp_path / "chronyd.sock")
     with (
         FakeChronyd(tmp_path / "chronyd.sock").running(),
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other,
     ):
         await driver.open()
         (own,) = tmp_path.glob("timesyncd.utc.*.sock")
         with pytest.raises(PermissionError):
-            stranger.sendto(b"forged", str(own))
+            other.sendto(b"forged", str(own))
         mode = own.stat().st_mode & 0o777
         await driver.close()
 

@@ -14,7 +14,7 @@ from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 
 pytestmark = pytest.mark.disable_socket
 
-#: What a kernel 6.18 said of `lo`: software stamps, no clock (-1).
+#: What a kernel 6.18 reported for `lo`: software stamps, no clock (-1).
 LOOPBACK = bytes.fromhex("41000000 1a000000 ffffffff") + bytes(32)
 
 

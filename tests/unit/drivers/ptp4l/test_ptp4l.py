@@ -122,7 +122,7 @@ class ScriptedPtp4l:
             self._socket.sendto(self._message(self._pushed, 1, 0xC000, self.script.body(0xC000, 0)), self._subscriber)
             self._pushed += 1
 
-    def tell(self, path: Path, tlv: int, local_ns: int, reverse_ns: int | None = None) -> None:
+    def send_timestamps(self, path: Path, tlv: int, local_ns: int, reverse_ns: int | None = None) -> None:
         """An event: the Sync of `local_ns` that the script's offset and delay are of, or a delay measurement at that time."""
         t1_ns = local_ns - self.script.offset_ns - self.script.path_delay_ns
         stamps = (t1_ns, local_ns) if reverse_ns is None else (local_ns, local_ns + reverse_ns)
@@ -592,8 +592,8 @@ async def test_a_sample_has_the_exchanges_since_the_last_one(
     driver = await primed(server, clocks, slave_event_monitor=path)
     for reverse_ns, step_ns in ((1_700, 0), (1_800, 0), (1_900, 5_000_000), (1_600, 0), (1_500, 0)):
         server.script.sync(642)
-        server.tell(path, 0x8004, server.script.ingress_ns)
-        server.tell(path, 0x7F00, server.script.ingress_ns + 1_000, reverse_ns)
+        server.send_timestamps(path, 0x8004, server.script.ingress_ns)
+        server.send_timestamps(path, 0x7F00, server.script.ingress_ns + 1_000, reverse_ns)
         await asyncio.sleep(0.01)
         clocks.step(step_ns)
         readings = await driver.poll()

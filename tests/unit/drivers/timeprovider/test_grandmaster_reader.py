@@ -44,8 +44,8 @@ class Watched:
         self.now_ns += after_s * S
         if not self.reader.is_open:
             await self.reader.open()
-        said = await self.reader.read(self.now_ns, asyncio.get_running_loop().time() + within_s)
-        return assemble("gm-a", self.now_ns, said.profiles, said.rows, said.notes)
+        reading = await self.reader.read(self.now_ns, asyncio.get_running_loop().time() + within_s)
+        return assemble("gm-a", self.now_ns, reading.profiles, reading.rows, reading.notes)
 
 
 @pytest.fixture

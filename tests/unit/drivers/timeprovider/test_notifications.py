@@ -205,7 +205,7 @@ LINE = "<163>Mar  4 05:06:07 gm-a alarmd: "
 
 
 @pytest.mark.parametrize(
-    ("said", "action", "alarm_id", "severity", "text"),
+    ("message", "action", "alarm_id", "severity", "text"),
     [
         ("035,003,Minor, IOC1: Input Port-1 Loss of Signal", "raise", 35, "minor", "IOC1: Input Port-1 Loss of Signal"),
         ("097,000,Major, Antenna open", "raise", 97, "major", "Antenna open"),
@@ -217,9 +217,9 @@ LINE = "<163>Mar  4 05:06:07 gm-a alarmd: "
         ("started \x07again", "unknown", None, "unknown", "started  again"),
     ],
 )
-def test_a_line_of_the_alarm_daemon(said: str, action: str, alarm_id: int | None, severity: str, text: str) -> None:
+def test_a_line_of_the_alarm_daemon(message: str, action: str, alarm_id: int | None, severity: str, text: str) -> None:
     """Alarm id, index, severity and text; what does not look so is kept as it came."""
-    event = NotificationDecoder("gm-a", PROFILES).event_of_line(LINE + said, 9)
+    event = NotificationDecoder("gm-a", PROFILES).event_of_line(LINE + message, 9)
 
     assert event == AlarmEvent(
         "gm-a", 9, action, alarm_id, 3 if alarm_id == 35 else 0, severity, text, at="Mar  4 05:06:07"

@@ -126,10 +126,10 @@ NOT_DATA = {
 }
 
 
-@pytest.mark.parametrize(("body", "said"), NOT_DATA.values(), ids=NOT_DATA.keys())
-def test_not_data(body: bytes, said: str) -> None:
+@pytest.mark.parametrize(("body", "message"), NOT_DATA.values(), ids=NOT_DATA.keys())
+def test_not_data(body: bytes, message: str) -> None:
     """What is not even the right kind of JSON may mean that the session ended."""
-    with pytest.raises(NotData, match=said):
+    with pytest.raises(NotData, match=message):
         parse_chart(body)
 
 
@@ -152,10 +152,10 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(("data", "said"), MALFORMED.values(), ids=MALFORMED.keys())
-def test_malformed(data: object, said: str) -> None:
+@pytest.mark.parametrize(("data", "message"), MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed(data: object, message: str) -> None:
     """A chart with one wrong value is none, and the error names what was wrong without echoing text."""
-    with pytest.raises(Malformed, match=said) as raised:
+    with pytest.raises(Malformed, match=message) as raised:
         parse_chart(json.dumps(data).encode())
 
     assert type(raised.value) is Malformed
@@ -222,10 +222,10 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize(("body", "said"), BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_bad_history(body: bytes, said: str) -> None:
+@pytest.mark.parametrize(("body", "message"), BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_bad_history(body: bytes, message: str) -> None:
     """One wrong row makes the whole file none."""
-    with pytest.raises(Malformed, match=said):
+    with pytest.raises(Malformed, match=message):
         parse_history(body)
 
 

@@ -44,7 +44,7 @@ def test_insecure_is_warned_about() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, "exactly one of ca, fingerprint, insecure"),
         ({"fingerprint": PIN, "insecure": True}, "exactly one of ca, fingerprint, insecure"),
@@ -58,9 +58,9 @@ def test_insecure_is_warned_about() -> None:
         ({"fingerprint": PIN, "method": "GET"}, "Extra inputs"),
     ],
 )
-def test_what_is_wrong(given: dict[str, Any], said: str) -> None:
+def test_what_is_wrong(given: dict[str, Any], message: str) -> None:
     """What cannot work is an error of the configuration."""
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(ValidationError, match=message):
         options(**given)
 
 
