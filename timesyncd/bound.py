@@ -95,6 +95,7 @@ class Reason(IntEnum):
     VM_MIGRATED = 34
     SUSPENDED = 35
     IMPLAUSIBLE = 36
+    NO_ANNOUNCE = 37
 
     @property
     def text(self) -> str:
@@ -149,6 +150,7 @@ _REASON_TEXTS = {
     Reason.VM_MIGRATED: "the virtual machine was migrated to another host",
     Reason.SUSPENDED: "the machine was suspended",
     Reason.IMPLAUSIBLE: "the source reports an error of more than eleven days",
+    Reason.NO_ANNOUNCE: "no Announce names the grandmaster: a change of the master cannot be detected",
 }
 
 

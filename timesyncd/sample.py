@@ -57,7 +57,8 @@ class ClockSample:
     local minus reference: positive = the local clock is ahead. `delay_interval_ns` is the mean time between two delay
     measurements. The delay counters are cumulative since the PTP daemon's start (None: not served). `exchanges` are the
     unfiltered delay exchanges since the last sample, empty where the PTP daemon does not serve them. `domain` is the
-    PTP domain (None: not reported).
+    PTP domain (None: not reported). An identity is None where no Announce names that clock, and then the fields that
+    Announce carries (steps, class, accuracy, timescale) are the PTP daemon's own.
 
     Treat it as immutable; it is not frozen, since one is made for each Sync and a frozen one takes twice as long.
     """
@@ -72,8 +73,8 @@ class ClockSample:
     granularity_ns: int
     ingress_time_ns: int
     port_state: PortState
-    grandmaster_identity: str
-    parent_identity: str
+    grandmaster_identity: str | None
+    parent_identity: str | None
     steps_removed: int
     clock_class: int
     clock_accuracy: int

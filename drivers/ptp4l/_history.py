@@ -24,6 +24,7 @@ _SYNC = 0
 _P2P_MECHANISMS = (2, 3)
 _NO_MECHANISM = 0xFE
 _SYNCS_UNTIL_STALE = 3
+_NO_IDENTITIES = (bytes(8), b"\xff" * 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class SyncHistory:
         self.clock = ""
         self.granularity_ns = 0
         self.domain: int | None = None
+        self.clock_identity = b""
         self._source = source
         self._last: _Last | None = None
         self._stats: PortStats | None = None
@@ -150,8 +152,8 @@ class SyncHistory:
             granularity_ns=self.granularity_ns,
             ingress_time_ns=snapshot.status.ingress_time_ns,
             port_state=port.state,
-            grandmaster_identity=format_identity(parent.grandmaster_identity),
-            parent_identity=format_identity(parent.parent_identity),
+            grandmaster_identity=self._announced(parent.grandmaster_identity),
+            parent_identity=self._announced(parent.parent_identity),
             steps_removed=snapshot.current.steps_removed,
             clock_class=parent.grandmaster_class,
             clock_accuracy=parent.grandmaster_accuracy,
@@ -166,6 +168,13 @@ class SyncHistory:
             frequency_ppb=snapshot.frequency_ppb,
             domain=self.domain,
         )
+
+    def _announced(self, identity: bytes) -> str | None:
+        """
+        None where no Announce gave this identity: ptp4l then names its own clock, which no port of it can follow, as
+        with 802.1AS without Announce (`inhibit_announce`).
+        """
+        return None if identity in (self.clock_identity, *_NO_IDENTITIES) else format_identity(identity)
 
 
 def interval_ns(log_seconds: int) -> int:

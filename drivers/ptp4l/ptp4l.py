@@ -97,7 +97,7 @@ class Ptp4l:
             own_path(self._runtime_dir, self._name, ""), self._server, self._new_requester()
         )
         default = await self._default_data_set()
-        self._client.clock_identity = default.clock_identity
+        self._client.clock_identity = self._history.clock_identity = default.clock_identity
         self._number_ports, self._history.domain = default.number_ports, default.domain
         stamping = self._options.time_stamping or await self._time_stamping()
         phc = await self._phc_index() if stamping == "hardware" else None

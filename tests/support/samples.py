@@ -10,6 +10,8 @@ from timesyncd.sample import ClockSample, PortState
 
 INTERVAL_NS = NS_PER_S // 8
 
+GRANDMASTER_IDENTITY = "001122.fffe.334455"
+
 HEALTHY = ClockSample(
     source="ptp",
     clock="realtime",
@@ -21,8 +23,8 @@ HEALTHY = ClockSample(
     granularity_ns=1,
     ingress_time_ns=1_700_000_000 * NS_PER_S,
     port_state=PortState.SLAVE,
-    grandmaster_identity="001122.fffe.334455",
-    parent_identity="001122.fffe.334455",
+    grandmaster_identity=GRANDMASTER_IDENTITY,
+    parent_identity=GRANDMASTER_IDENTITY,
     steps_removed=1,
     clock_class=6,
     clock_accuracy=0x21,

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timesyncd.bound import Bound, Reason, growth_ns
-from timesyncd.cli.budget import forecast_text, node_forecast
+from timesyncd.cli.budget import current_bound_lines, forecast_text, node_forecast
 from timesyncd.cli.render_job import agreement, job_line, percent
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import OK, BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
@@ -105,6 +105,11 @@ def _bound_rows(node: NodeState) -> Iterator[tuple[str, Text]]:
     if is_new_information(node.gm, printed):
         followed = plain_text(f" of {followed_text(node)}" if node.grandmaster_identity else "")
         yield "within", Text.assemble(bound_text(node.gm, node.age_ns), followed)
+    parent = current_bound_lines(node)[0]
+    if parent.hard_ns is not None and node.gm is not None and node.gm.bound_ns is None:
+        parent_text = f" {node.parent_identity}" if node.parent_identity else ", whose identity is unknown"
+        of_parent = plain_text(f" of the PTP parent{parent_text}")
+        yield "within", Text.assemble((f"+-{duration_text(parent.hard_ns)}", "bold"), of_parent)
     if node.grandmaster_note:
         yield "grandmaster", plain_text(node.grandmaster_note)
     if is_new_information(node.utc, printed | {node.gm.reason_code if node.gm else OK}):

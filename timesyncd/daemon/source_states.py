@@ -27,16 +27,23 @@ def measured(reading: ClockReading) -> dict[str, object]:
 
 
 def _against_parent(sample: ClockSample) -> dict[str, object]:
-    return {
+    found = {
         "kind": "ptp",
         "port_state": sample.port_state.name,
         "offset_ns": sample.offset_ns,
         "path_delay_ns": sample.path_delay_ns,
         "frequency_ppb": sample.frequency_ppb,
+        "domain": sample.domain,
+    }
+    return found if sample.grandmaster_identity is None else found | _announced(sample)
+
+
+def _announced(sample: ClockSample) -> dict[str, object]:
+    """What Announce carries."""
+    return {
         "clock_class": sample.clock_class,
         "clock_accuracy": sample.clock_accuracy,
         "steps_removed": sample.steps_removed,
-        "domain": sample.domain,
         "ptp_timescale": sample.ptp_timescale,
         "grandmaster_identity": sample.grandmaster_identity,
         "current_utc_offset_s": sample.current_utc_offset_s,

@@ -203,6 +203,13 @@ CATALOGUE: dict[str, FindingKind] = {
         "look for a transparent clock that over-corrects, or calibrate path_minimum_ns again; no sample counts "
         "meanwhile",
     ),
+    "no-announce": FindingKind(
+        "warning",
+        "the PTP port follows a clock that no Announce message names: the grandmaster is unknown, and a change of it "
+        "cannot be detected",
+        "let the master send Announce, and ptp4l use it (BMCA ptp, inhibit_announce 0); only the bound to the parent "
+        "is known meanwhile",
+    ),
     "two-disciplines": FindingKind(
         "critical",
         "more than one daemon steers the system clock",

@@ -229,7 +229,7 @@ class NodeRecord:
 
     def _update_followed(self, state: NodeState, ptp: list[SourceState], received_ns: int) -> None:
         grandmaster = state.grandmaster_identity
-        followed = next((each for each in ptp if each.grandmaster_identity == grandmaster), None)
+        followed = next((each for each in ptp if grandmaster and each.grandmaster_identity == grandmaster), None)
         age_ns = followed.age_ns if followed else None
         if followed is None or age_ns is None or age_ns >= state.holdover_after_ns or followed.offset_ns is None:
             self.offset_ns = None

@@ -63,7 +63,9 @@ def path_conditions(sample: ClockSample, path_minimum_ns: int) -> Conditions:
     """The same of one PTP sample."""
     below = 0 <= sample.path_delay_ns < path_minimum_ns
     evidence = f"the path delay is {sample.path_delay_ns} ns, path_minimum_ns is {path_minimum_ns}" if below else None
-    return {"path-below-minimum": evidence}
+    nameless = None in (sample.parent_identity, sample.grandmaster_identity)
+    state = f"port {sample.port_state.name}, and no Announce names its parent" if nameless else None
+    return {"path-below-minimum": evidence, "no-announce": state}
 
 
 def _two_disciplines(disciplines: tuple[str, ...]) -> str | None:

@@ -38,7 +38,12 @@ _COMPARED_AT_NS = NS_PER_S
 
 
 def grandmaster_bound(parent: Bound, sample: ClockSample, settings: SourceSettings) -> Bound:
-    """The bound against the grandmaster: each boundary clock between it and the parent adds its configured error."""
+    """
+    The bound against the grandmaster: each boundary clock between it and the parent adds its configured error. Without
+    Announce neither the grandmaster nor their number is known.
+    """
+    if sample.grandmaster_identity is None:
+        return unbounded(Reason.NO_ANNOUNCE)
     hops = max(0, sample.steps_removed - 1)
     if hops == 0:
         return parent

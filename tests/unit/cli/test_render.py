@@ -149,6 +149,26 @@ def test_the_first_lines_give_status_bound_and_grandmaster() -> None:
     assert second == "within      +-16.0 us of grandmaster c25c5d.fffe.9adcd4"
 
 
+def test_without_announce_the_bound_is_against_a_nameless_parent() -> None:
+    """The grandmaster is unknown, and what is known is the bound to the clock behind the port."""
+    why = "no Announce names the grandmaster: a change of the master cannot be detected"
+    unnamed = bound(None, why, "no_announce")
+    known = node(status="UNKNOWN", reason=why, reason_code="no_announce", gm=unnamed, utc=unnamed, sources=[source()])
+    printed = shown(answer(known | {"grandmaster_identity": None, "parent_identity": None}))
+
+    assert "within      +-16.0 us of the PTP parent, whose identity is unknown" in printed
+    assert words(printed).count("no Announce") == 1
+
+
+def test_a_parent_of_an_unknown_grandmaster_is_named() -> None:
+    """The bound against the parent holds whatever lies behind it."""
+    why, code = "boundary clock error unknown", "boundary_clock_error_unknown"
+    unset = bound(None, why, code)
+    printed = shown(answer(node(status="UNKNOWN", reason=why, reason_code=code, gm=unset, utc=unset)))
+
+    assert "within      +-16.0 us of the PTP parent c25c5d.fffe.9adcd4" in printed
+
+
 def test_the_reason_is_the_second_line() -> None:
     """A node that is not synchronized gives its reason first, and its source does not repeat it."""
     printed = shown(answer(unknown(reason="no Sync received yet: the port is in state LISTENING")))

@@ -10,6 +10,7 @@ from batches import batch, mark
 from grandmaster_states import GM_B, follower
 from grandmaster_states import source as grandmaster_source
 from publisher_lab import PublisherLab
+from samples import GRANDMASTER_IDENTITY as IDENTITY
 from samples import HEALTHY
 from wire import grandmaster, hub_state, node_state
 
@@ -92,7 +93,6 @@ def test_of_many_grandmasters_the_one_that_changed_is_published_at_once() -> Non
 
 
 SOURCE = {"name": "ptp", "driver": "ptp4l"}
-IDENTITY = HEALTHY.grandmaster_identity
 GRANDMASTER = {
     "name": "gm-a",
     "driver": "timeprovider",

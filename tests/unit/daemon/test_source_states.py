@@ -50,6 +50,15 @@ def test_of_a_phc_whole_seconds_are_separate(changes: dict[str, Any], offset_ns:
     assert source.detail == detail
 
 
+def test_without_announce_a_ptp_source_reports_no_field_of_it() -> None:
+    """ptp4l then serves its own clock's class, accuracy and steps, which say nothing of the one that it follows."""
+    source = shown(replace(HEALTHY, parent_identity=None, grandmaster_identity=None, clock_class=255, steps_removed=0))
+
+    assert (source.grandmaster_identity, source.clock_class, source.clock_accuracy) == (None, None, None)
+    assert (source.steps_removed, source.current_utc_offset_s, source.ptp_timescale) == (None, None, None)
+    assert source.offset_ns == HEALTHY.offset_ns
+
+
 @pytest.mark.parametrize(
     ("changes", "detail"),
     [

@@ -84,6 +84,14 @@ def record(*sources: SourceState, **changes: Any) -> NodeRecord:
     return made
 
 
+def test_a_node_without_announce_is_no_sibling_of_another() -> None:
+    """Two unknown identities are not one clock, so their offsets are not compared."""
+    nameless = {"grandmaster_identity": None, "parent_identity": None}
+    made = record(ptp().model_copy(update={"grandmaster_identity": None}), **nameless)
+
+    assert (made.parent, made.grandmaster, made.offset_ns) == ("", "", None)
+
+
 def test_the_record_is_of_the_source_that_the_clock_follows() -> None:
     """Its offset, and of the bound what is beyond it; domains and grandmasters of all that measure."""
     made = record(

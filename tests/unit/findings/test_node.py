@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from samples import HEALTHY
 
 from timesyncd.findings.catalogue import CATALOGUE
-from timesyncd.findings.node import agreement_conditions, kernel_conditions
+from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import KernelSample
 
@@ -102,6 +103,17 @@ def test_sources_that_agree_or_are_one_call_for_nothing(agreement: Agreement | N
     found = agreement_conditions(agreement, ["a", "b"])
 
     assert len(found) == 4 and set(found.values()) == {None}
+
+
+def test_a_port_that_receives_no_announce_is_a_finding() -> None:
+    """Nothing tells a change of the master then."""
+    nameless = path_conditions(replace(HEALTHY, parent_identity=None, grandmaster_identity=None), 0)
+    named = path_conditions(HEALTHY, 0)
+
+    assert (named.get("no-announce"), nameless.get("no-announce")) == (
+        None,
+        "port SLAVE, and no Announce names its parent",
+    )
 
 
 def test_every_finding_is_in_the_catalogue() -> None:

@@ -107,6 +107,14 @@ def test_two_unknown_scales_are_not_one_scale() -> None:
     assert found.alignment_ns == 2_000
 
 
+def test_two_unknown_identities_are_not_one_clock() -> None:
+    """Two nodes that receive no Announce may follow two clocks, so only UTC could compare them."""
+    nameless = {"grandmaster": None, "parent_identity": None}
+    found = alignment([full(name, 10, 100, 1_000, **nameless) for name in ("a", "b")], NOW)
+
+    assert found.alignment_ns == 2_000
+
+
 def test_same_parent_under_two_grandmasters_is_not_trusted() -> None:
     """While a switch changes its grandmaster, its nodes' parent bounds are of two different clocks."""
     found = alignment([full("a", 10, 100, 1_000), full("b", 20, 200, 2_000, grandmaster="gm-2")], NOW)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from grandmaster_states import GM_A, GM_B, HOUR_NS, NIGHT_NS, follower, polled_grandmaster, source
 from publisher_lab import PublisherLab
-from samples import HEALTHY, INTERVAL_NS, nth
+from samples import GRANDMASTER_IDENTITY, HEALTHY, INTERVAL_NS, nth
 from wire import grandmaster
 
 from timesyncd.bound import Bound, ErrorBound, Reason
@@ -35,7 +35,7 @@ from timesyncd.sample import AlarmEvent, ClockState, GrandmasterSample, PtpPort
 from timesyncd.snmp.rate_limit import BURST, MAX_ADDRESSES
 
 UTC: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
-GM = [HEALTHY.grandmaster_identity]
+GM = [GRANDMASTER_IDENTITY]
 NOW_NS = HEALTHY.as_of_ns + 11 * INTERVAL_NS + 1
 WELL = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns)
 GRANDMASTER = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from samples import HEALTHY, INTERVAL_NS, nth
+from samples import GRANDMASTER_IDENTITY, HEALTHY, INTERVAL_NS, nth
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
@@ -107,6 +107,18 @@ def test_a_new_parent_invalidates_the_bound() -> None:
     assert ensemble.accept(nth(23, **other)).bound is not None
 
 
+def test_without_announce_only_the_parent_is_bounded() -> None:
+    """
+    No data set then tells which grandmaster is followed, nor how many clocks lie between.
+    """
+    bound = fed(one(), parent_identity=None, grandmaster_identity=None, clock_class=255, clock_accuracy=0xFE)
+
+    assert bound is not None
+    assert (bound.parent_identity, bound.grandmaster_identity) == (None, None)
+    assert (bound.parent_hard.bound_ns is None, bound.gm_hard.bound_ns) == (False, None)
+    assert (bound.gm_hard.reason.code, bound.utc_hard.reason.code) == ("no_announce", "no_announce")
+
+
 def test_the_first_valid_source_decides() -> None:
     """
     A second one takes over only when the first has expired.
@@ -123,7 +135,7 @@ def test_the_first_valid_source_decides() -> None:
 
 
 UTC = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
-GM = [HEALTHY.grandmaster_identity]
+GM = [GRANDMASTER_IDENTITY]
 NOW_NS = HEALTHY.as_of_ns + 11 * INTERVAL_NS + 1
 """Right after the twelfth sample, which is the first with a bound."""
 

@@ -9,7 +9,7 @@ import pytest
 from clock_lab import Lab
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import HEALTHY
+from samples import GRANDMASTER_IDENTITY, HEALTHY
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S
@@ -126,7 +126,7 @@ def test_an_event_between_two_readings_invalidates_the_sample() -> None:
     within_ns = newest.read_ns - NS_PER_S // 2
     invalidation = Invalidation(77, within_ns, Reason.GRANDMASTER_JUMPED)
     jumped = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns, invalidation=invalidation)
-    invalidated = ensemble.update_grandmaster("gm-a", [HEALTHY.grandmaster_identity], jumped, lab.boottime_ns)
+    invalidated = ensemble.update_grandmaster("gm-a", [GRANDMASTER_IDENTITY], jumped, lab.boottime_ns)
 
     assert bound is not None
     assert newest.as_of_ns < within_ns < bound.as_of_ns

@@ -15,7 +15,7 @@ from postgresql import location
 
 from timesyncd.errors import StoreError
 from timesyncd.store.engine import StoreLocation, migrate, writer_engine
-from timesyncd.store.tables import TIMED, metadata
+from timesyncd.store.tables import TIMED, clock_sample, metadata
 
 __all__ = ["location"]
 
@@ -38,6 +38,13 @@ def test_the_files_folder_is_made(tmp_path: Path) -> None:
     migrate(StoreLocation(path=path))
 
     assert path.exists()
+
+
+def test_what_a_reading_may_lack_may_be_null() -> None:
+    """A port without Announce has samples, and no identities."""
+    columns = clock_sample.c
+
+    assert [columns[name].nullable for name in ("grandmaster_identity", "parent_identity")] == [True, True]
 
 
 def test_every_table_of_samples_is_cut() -> None:

@@ -75,6 +75,7 @@ export class NodeCard {
 function referenceText(node, state) {
   if (state.mainStatus === NO_CLOCK) return "";
   if (state.isUtcOnly) return "to UTC; this node has no grandmaster";
+  if (node.gm?.reason_code === "no_announce") return "grandmaster unknown: no Announce";
   if (!node.grandmaster_identity) return "no grandmaster";
   return `to grandmaster ${node.grandmaster ? `${node.grandmaster} (${node.grandmaster_identity})` : node.grandmaster_identity}`;
 }

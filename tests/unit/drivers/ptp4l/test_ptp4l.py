@@ -495,6 +495,29 @@ async def test_another_parent_is_reported_and_primes(server: ScriptedPtp4l) -> N
     assert (reported.restarted, taken.parent_identity) == (False, "010203.0405.060708")
 
 
+@pytest.mark.parametrize("nobody", [None, bytes(8), b"\xff" * 8], ids=["own", "zeros", "ones"])
+async def test_a_parent_that_no_announce_names_has_no_identity(server: ScriptedPtp4l, nobody: bytes | None) -> None:
+    """Without Announce ptp4l names its own clock as parent and grandmaster, although its port is a slave of another."""
+    server.script.parent = server.script.grandmaster = nobody or server.script.identity
+    driver = await primed(server, FakeClocks())
+    server.script.sync(3)
+    taken = await sample(driver)
+    await driver.close()
+
+    assert (taken.parent_identity, taken.grandmaster_identity) == (None, None)
+
+
+async def test_a_parent_that_names_our_own_clock_as_grandmaster_names_none(server: ScriptedPtp4l) -> None:
+    """A clock that follows a port cannot be its own grandmaster."""
+    server.script.grandmaster = server.script.identity
+    driver = await primed(server, FakeClocks())
+    server.script.sync(3)
+    taken = await sample(driver)
+    await driver.close()
+
+    assert (taken.parent_identity, taken.grandmaster_identity) == ("ca2f53.fffe.4f308f", None)
+
+
 async def test_another_port_of_the_same_parent_resets_the_history(server: ScriptedPtp4l) -> None:
     """It is another path, and no later sample shows it."""
     driver = await primed(server, FakeClocks())
