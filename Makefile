@@ -3,6 +3,9 @@
 PYTHON ?= python3
 BIN     = .venv/bin
 
+# Where Python keeps no bytecode, each of hundreds of processes compiles every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The real parts that the tests talk to.
 PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto snmpd snmp snmptrapd chromium g++ iproute2 util-linux procps systemd
 
