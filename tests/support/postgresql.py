@@ -16,14 +16,18 @@ from contextlib import closing, contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.config import StoreSettings as Settings
-from timesyncd.store.engine import StoreLocation, reading, writer_engine
+from timesyncd.store import writer
+from timesyncd.store.engine import StoreLocation, reading, store_error, writer_engine
+from timesyncd.store.migrate import upgrade
 from timesyncd.store.tables import metadata
 
 USER = "postgres"
@@ -120,9 +124,22 @@ def own_server() -> Iterator[Server]:
         server.remove()
 
 
+_migration = Lock()
+
+
+def migrate_here(location: StoreLocation) -> None:
+    """`engine.migrate` without its child process, which loads Alembic for most of a second; test_schema.py tests that one."""
+    with _migration:
+        try:
+            upgrade(location)
+        except SQLAlchemyError as error:
+            raise store_error(location, error) from error
+
+
 @pytest.fixture
-def location(database: str, tmp_path: Path) -> StoreLocation:
-    """An empty store of the kind that `--database` names."""
+def location(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
+    """An empty store of the kind that `--database` names. A writer that is started makes its tables in this process."""
+    monkeypatch.setattr(writer, "migrate", migrate_here)
     if database == "sqlite":
         return StoreLocation(path=tmp_path / "history.sqlite")
     return shared_server().database()

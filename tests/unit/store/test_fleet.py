@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from postgresql import location, locked, ready, rows_of
+from postgresql import location, locked, migrate_here, ready, rows_of
 from samples import HEALTHY
 from sqlalchemy import Connection, insert
 from sqlalchemy.exc import OperationalError
@@ -28,7 +28,7 @@ from timesyncd.config import StoreSettings as Settings
 from timesyncd.model.observation import Observation
 from timesyncd.store import history, outbox, rollups
 from timesyncd.store.backlog import RowBatch
-from timesyncd.store.engine import StoreLocation, migrate, writer_engine
+from timesyncd.store.engine import StoreLocation, writer_engine
 from timesyncd.store.rollups import Retention
 from timesyncd.store.session import OutboxLimits, StoreCounters, StoreSession
 from timesyncd.store.tables import event, phc_sample, rollup
@@ -235,7 +235,7 @@ def test_batches_are_committed_while_old_rows_go(location: StoreLocation, monkey
         "width_ns": 1,
         "method": "b",
     }
-    migrate(location)
+    migrate_here(location)
     engine = writer_engine(location)
     with engine.begin() as connection:
         connection.execute(insert(phc_sample), [same | {"realtime_ns": number} for number in range(1_000)])
@@ -256,7 +256,7 @@ def test_rows_that_hubs_may_receive_are_on_the_disk(
 ) -> None:
     """With an outbox every commit is (FULL), else SQLite takes its time (NORMAL): a number must not be given twice."""
     location = StoreLocation(tmp_path / "history.sqlite")
-    migrate(location)
+    migrate_here(location)
     session = StoreSession(location, "n1", FakeClocks(), Retention.of(Settings()), outbox, StoreCounters())
     with session._engine.connect() as connection:
         found = connection.exec_driver_sql("PRAGMA synchronous").scalar()
