@@ -96,6 +96,8 @@ class Reason(IntEnum):
     SUSPENDED = 35
     IMPLAUSIBLE = 36
     NO_ANNOUNCE = 37
+    PATH_CHANGED = 38
+    GRANDMASTER_CHANGED = 39
 
     @property
     def text(self) -> str:
@@ -150,6 +152,8 @@ _REASON_TEXTS = {
     Reason.VM_MIGRATED: "the virtual machine was migrated to another host",
     Reason.SUSPENDED: "the machine was suspended",
     Reason.IMPLAUSIBLE: "the source reports an error of more than eleven days",
+    Reason.PATH_CHANGED: "the path to the PTP parent changed: another port of it, or of this node",
+    Reason.GRANDMASTER_CHANGED: "the PTP grandmaster changed",
     Reason.NO_ANNOUNCE: "no Announce names the grandmaster: a change of the master cannot be detected",
 }
 

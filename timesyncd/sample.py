@@ -196,6 +196,13 @@ class NoSampleCause(StrEnum):
     SOURCE_REFUSED = "source_refused"
     SOURCE_RESTARTED = "source_restarted"
     CLOCK_STEPPED = "clock_stepped"
+    PARENT_CHANGED = "parent_changed"
+    PATH_CHANGED = "path_changed"
+    GRANDMASTER_CHANGED = "grandmaster_changed"
+
+
+#: What invalidates a source's earlier samples, because they were measured against another clock or along another path.
+CHANGES = (NoSampleCause.PARENT_CHANGED, NoSampleCause.PATH_CHANGED, NoSampleCause.GRANDMASTER_CHANGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +210,8 @@ class NoSample:
     """
     A reading without a sample, and the reason.
 
-    `restarted` (the source restarted) and `stepped` (the clock was stepped) invalidate the source's bound. `port_state`
-    and `frequency_ppb` are None where they were not read.
+    `restarted` (the source restarted), `stepped` (the clock was stepped) and `change` (parent, path or grandmaster is
+    another one) invalidate the source's bound. `port_state` and `frequency_ppb` are None where they were not read.
     """
 
     source: str
@@ -215,17 +222,18 @@ class NoSample:
     port_state: PortState | None = None
     frequency_ppb: int | None = None
     poll_failure: NoSampleCause | None = None
+    change: NoSampleCause | None = None
 
     @property
     def cause(self) -> NoSampleCause:
         """
-        The code of the reason: a step or a restart first, since they invalidate earlier samples; then the failed poll.
+        The code of the reason: first what invalidates earlier samples, then the failed poll.
         """
         if self.stepped:
             return NoSampleCause.CLOCK_STEPPED
         if self.restarted:
             return NoSampleCause.SOURCE_RESTARTED
-        return self.poll_failure or NoSampleCause.NO_VALID_SAMPLE
+        return self.change or self.poll_failure or NoSampleCause.NO_VALID_SAMPLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from timesyncd.drivers.ptp4l._management import (
     TimeProperties,
     TimeStatus,
 )
-from timesyncd.sample import ClockSample, NoSample, PortState, format_identity
+from timesyncd.sample import ClockSample, NoSample, NoSampleCause, PortState, format_identity
 
 FOLLOWING = (PortState.SLAVE, PortState.UNCALIBRATED)
 
@@ -69,7 +69,7 @@ class SyncHistory:
         self.clock_identity = b""
         self._source = source
         self._last: _Last | None = None
-        self._stats: PortStats | None = None
+        self._counted: tuple[int, PortStats | None] = (0, None)
         self._observed_sync_ns: int | None = None
 
     def sync_interval_ns(self) -> int | None:
@@ -81,7 +81,7 @@ class SyncHistory:
     def restart(self, boottime_ns: int) -> NoSample:
         """Discard everything: another ptp4l process responds now."""
         self.reset()
-        self._stats = None
+        self._counted = (0, None)
         return NoSample(self._source, boottime_ns, "ptp4l restarted", restarted=True)
 
     def reset(self) -> None:
@@ -117,8 +117,8 @@ class SyncHistory:
 
     def _new_sync(self, snapshot: Ptp4lSnapshot, last: _Last | None) -> ClockSample | NoSample | None:
         self._last = _Last(snapshot, snapshot.before)
-        stats, self._stats = self._stats, snapshot.stats
-        if _went_back(stats, snapshot.stats):
+        before, self._counted = self._counted, (snapshot.port.port, snapshot.stats)
+        if before[0] == snapshot.port.port and _went_back(before[1], snapshot.stats):
             self._observed_sync_ns = None
             return replace(self._no_sample(snapshot, "ptp4l restarted: its counters were reset"), restarted=True)
         problem = _problem(snapshot)
@@ -126,10 +126,9 @@ class SyncHistory:
             return self._no_sample(snapshot, problem)
         if last is None:
             return None
-        if (change := _parent_change(last.snapshot.parent, snapshot.parent)) is not None:
-            # A sample names its parent clock but not the parent's port; another port is another path.
-            same_clock = last.snapshot.parent.parent_identity == snapshot.parent.parent_identity
-            return replace(self._no_sample(snapshot, change), restarted=same_clock)
+        if (change := _change(last.snapshot, snapshot)) is not None:
+            cause, reason = change
+            return replace(self._no_sample(snapshot, reason), change=cause)
         if not last.overdue:
             self._observed_sync_ns = _observed_sync_ns(last.snapshot, snapshot) or self._observed_sync_ns
         return self._sample(snapshot, last.not_newer)
@@ -221,12 +220,23 @@ def _went_back(old: PortStats | None, new: PortStats | None) -> bool:
     return any(map(lt, new.received, old.received)) or any(map(lt, new.sent, old.sent))
 
 
-def _parent_change(old: ParentDataSet, new: ParentDataSet) -> str | None:
-    if old.parent_identity != new.parent_identity or old.parent_port != new.parent_port:
-        before, after = (f"{format_identity(p.parent_identity)}-{p.parent_port}" for p in (old, new))
-        return f"the PTP parent changed from {before} to {after}"
-    if old.grandmaster_identity != new.grandmaster_identity:
-        return f"the grandmaster changed to {format_identity(new.grandmaster_identity)}"
+def _change(old: Ptp4lSnapshot, new: Ptp4lSnapshot) -> tuple[NoSampleCause, str] | None:
+    """
+    What ptp4l follows now that it did not follow at the last Sync. A sample names its parent clock but neither port;
+    another port, of the parent or of this node, is another path, and its counters are other ones.
+    """
+    before, after = old.parent, new.parent
+    if before.parent_identity != after.parent_identity or before.parent_port != after.parent_port:
+        names = [f"{format_identity(p.parent_identity)}-{p.parent_port}" for p in (before, after)]
+        same_clock = before.parent_identity == after.parent_identity
+        cause = NoSampleCause.PATH_CHANGED if same_clock else NoSampleCause.PARENT_CHANGED
+        return cause, f"the PTP parent changed from {names[0]} to {names[1]}"
+    if before.grandmaster_identity != after.grandmaster_identity:
+        changed = f"the grandmaster changed to {format_identity(after.grandmaster_identity)}"
+        return NoSampleCause.GRANDMASTER_CHANGED, changed
+    if old.port.port != new.port.port:
+        changed = f"ptp4l follows the parent through port {new.port.port} instead of port {old.port.port}"
+        return NoSampleCause.PATH_CHANGED, changed
     return None
 
 

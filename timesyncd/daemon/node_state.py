@@ -217,11 +217,11 @@ class NodeView:
             self._source_bounds[sample.source] = bound
 
     def _update_failure(self, failure: NoSample) -> None:
-        """A restart invalidates the source's own bound, a step of the clock those of all sources."""
+        """A restart or another path invalidates the source's own bound, a step of the clock those of all sources."""
         self._failures[failure.source] = failure
         if failure.stepped:
             self._source_bounds.clear()
-        elif failure.restarted:
+        elif failure.restarted or failure.change:
             self._source_bounds.pop(failure.source, None)
 
     def update_alarms(self, event: AlarmEvent) -> None:

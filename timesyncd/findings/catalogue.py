@@ -183,8 +183,8 @@ CATALOGUE: dict[str, FindingKind] = {
     ),
     "clock-disrupted": FindingKind(
         "critical",
-        "the clock was stepped, or its source restarted",
-        "find out what set the clock; the next valid sample ends this",
+        "the clock was stepped, its source restarted, or the source follows another clock or path",
+        "the evidence names which; find out what caused it; the next valid sample ends this",
     ),
     "source-falseticker": FindingKind(
         "warning",

@@ -63,7 +63,7 @@ class StateReason(StrEnum):
 OK = Reason.OK.code
 """The code of a state without a reason."""
 
-REASON_CODES = (*(reason.code for reason in Reason), *NoSampleCause, *StateReason)
+REASON_CODES = tuple(dict.fromkeys((*(reason.code for reason in Reason), *NoSampleCause, *StateReason)))
 
 #: A named type, so that the schemas list the codes once.
 ReasonCode = TypeAliasType(

@@ -102,9 +102,9 @@ class Ensemble:
         if any(reading.as_of_ns < _invalid_before_ns(grandmaster) for grandmaster in self._grandmasters_of(reading)):
             return EnsembleUpdate(None)
         last = memory.newest or known
-        if last and last.parent_identity != reading.parent_identity:
-            # The bound is against the former parent, and the servo may already follow the new one.
-            update = self._invalidate_source(reading.source, Reason.PARENT_CHANGED, reading.read_ns)
+        if last and (change := _change(last, reading)):
+            # The bound is against the former clock, and the servo may already follow the new one.
+            update = self._invalidate_source(reading.source, change, reading.read_ns)
             memory.accept(reading)
             return update
         parent = memory.accept(reading)
@@ -325,6 +325,9 @@ class Ensemble:
             return self._invalidate_all(Reason.CLOCK_STEPPED)
         if reading.restarted:
             return self._invalidate_source(reading.source, Reason.SOURCE_RESTARTED, reading.boottime_ns)
+        if reading.change is not None:
+            reason = Reason.of_code(reading.change, Reason.PARENT_CHANGED)
+            return self._invalidate_source(reading.source, reason, reading.boottime_ns)
         if reading.port_state not in (None, PortState.SLAVE, PortState.UNCALIBRATED):
             # ptp4l empties its delay filter when the port leaves SLAVE; the bound continues to age.
             self._memories[reading.source].clear()
@@ -364,6 +367,13 @@ class Ensemble:
         if last is None:
             return EnsembleUpdate(None)
         return EnsembleUpdate(invalidated(last, reason, ClockStatus.DISRUPTED))
+
+
+def _change(last: ClockSample | ErrorBound, new: ClockSample) -> Reason | None:
+    """What the source follows now that it did not follow before."""
+    if last.parent_identity != new.parent_identity:
+        return Reason.PARENT_CHANGED
+    return Reason.GRANDMASTER_CHANGED if last.grandmaster_identity != new.grandmaster_identity else None
 
 
 def _is_valid(bound: ErrorBound, boottime_ns: int) -> bool:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Select, Table, func, select, tuple_
 
 from timesyncd.bound import Reason
 from timesyncd.errors import ConfigError
-from timesyncd.sample import ClockSample, ClockState, NoSample, NoSampleCause, PortState
+from timesyncd.sample import CHANGES, ClockSample, ClockState, NoSample, NoSampleCause, PortState
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.index_scans import source_names
 from timesyncd.store.series import rollup_sources, series
@@ -298,4 +298,5 @@ def no_sample(record: Record) -> NoSample:
         stepped=cause is NoSampleCause.CLOCK_STEPPED,
         port_state=None if state is None else PortState[state],
         poll_failure=cause if cause in _POLL_FAILURES else None,
+        change=cause if cause in CHANGES else None,
     )

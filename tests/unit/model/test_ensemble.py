@@ -12,7 +12,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
-from timesyncd.sample import NoSample, PortState
+from timesyncd.sample import NoSample, NoSampleCause, PortState
 
 
 def fed(ensemble: Ensemble, count: int = 12, **changes: object) -> ErrorBound | None:
@@ -105,6 +105,32 @@ def test_a_new_parent_invalidates_the_bound() -> None:
     assert (changed.gm_status, changed.gm_hard.reason) == (ClockStatus.DISRUPTED, Reason.PARENT_CHANGED)
     assert ensemble.accept(nth(22, **other)).bound is None
     assert ensemble.accept(nth(23, **other)).bound is not None
+
+
+@pytest.mark.parametrize("code", ["parent_changed", "path_changed", "grandmaster_changed"])
+def test_a_change_of_what_is_followed_is_the_reason_of_the_disruption(code: str) -> None:
+    """
+    The bound speaks of the path before; nothing was restarted.
+    """
+    ensemble = one()
+    fed(ensemble)
+    changed = ensemble.accept(NoSample("ptp", HEALTHY.as_of_ns, "changed", change=NoSampleCause(code))).bound
+
+    assert changed is not None
+    assert (changed.gm_status, changed.gm_hard.reason.code) == (ClockStatus.DISRUPTED, code)
+    assert ensemble.accept(nth(20)).bound is None
+
+
+def test_a_new_grandmaster_behind_the_same_parent_invalidates_the_bound() -> None:
+    """
+    The boundary clock follows another clock from now on, and may step to it.
+    """
+    ensemble = one()
+    fed(ensemble)
+    changed = ensemble.accept(nth(12, grandmaster_identity="aabbcc.fffe.ddeeff")).bound
+
+    assert changed is not None
+    assert (changed.gm_status, changed.gm_hard.reason.code) == (ClockStatus.DISRUPTED, "grandmaster_changed")
 
 
 def test_without_announce_only_the_parent_is_bounded() -> None:

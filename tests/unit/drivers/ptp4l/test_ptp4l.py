@@ -493,6 +493,7 @@ async def test_another_parent_is_reported_and_primes(server: ScriptedPtp4l) -> N
 
     assert reported.reason == "the PTP parent changed from ca2f53.fffe.4f308f-1 to 010203.0405.060708-1"
     assert (reported.restarted, taken.parent_identity) == (False, "010203.0405.060708")
+    assert reported.cause == "parent_changed"
 
 
 @pytest.mark.parametrize("nobody", [None, bytes(8), b"\xff" * 8], ids=["own", "zeros", "ones"])
@@ -518,15 +519,45 @@ async def test_a_parent_that_names_our_own_clock_as_grandmaster_names_none(serve
     assert (taken.parent_identity, taken.grandmaster_identity) == ("ca2f53.fffe.4f308f", None)
 
 
-async def test_another_port_of_the_same_parent_resets_the_history(server: ScriptedPtp4l) -> None:
-    """It is another path, and no later sample shows it."""
+async def test_another_port_of_the_same_parent_is_another_path(server: ScriptedPtp4l) -> None:
+    """No later sample shows it, and it is no restart of ptp4l."""
     driver = await primed(server, FakeClocks())
     server.script.parent_port = 2
     server.script.sync(3)
     reported = await nothing(driver)
     await driver.close()
 
-    assert reported.restarted
+    assert (reported.cause, reported.restarted) == ("path_changed", False)
+    assert reported.reason == "the PTP parent changed from ca2f53.fffe.4f308f-1 to ca2f53.fffe.4f308f-2"
+
+
+async def test_another_grandmaster_behind_the_same_parent_is_reported(server: ScriptedPtp4l) -> None:
+    """A boundary clock changed its grandmaster; ptp4l was not restarted."""
+    driver = await primed(server, FakeClocks())
+    server.script.grandmaster = bytes.fromhex("0102030405060708")
+    server.script.sync(3)
+    reported = await nothing(driver)
+    await driver.close()
+
+    assert (reported.cause, reported.restarted) == ("grandmaster_changed", False)
+    assert reported.reason == "the grandmaster changed to 010203.0405.060708"
+
+
+@pytest.mark.parametrize("counted", [2, 500], ids=["fewer", "more"])
+async def test_another_port_of_our_own_is_another_path(server: ScriptedPtp4l, counted: int) -> None:
+    """Its counters are other ones: lower ones are no restart, and higher ones are no delay measurements of this path."""
+    server.script.ports = 3
+    driver = await primed(server, FakeClocks())
+    server.script.following = 3
+    server.script.sync(3)
+    await nothing(driver)
+    server.script.counters = dict.fromkeys(server.script.counters, counted)
+    server.script.sync(4)
+    reported = await nothing(driver)
+    await driver.close()
+
+    assert (reported.cause, reported.restarted) == ("path_changed", False)
+    assert reported.reason == "ptp4l follows the parent through port 3 instead of port 1"
 
 
 async def test_the_wrong_domain_is_silence_with_a_hint(server: ScriptedPtp4l) -> None:
