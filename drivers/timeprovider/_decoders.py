@@ -190,7 +190,7 @@ def _text_ns(octets: bytes) -> Value:
 
 
 _NUMBER = r"([+-]?\d{1,6}(?:\.\d{1,6})?)"
-_ANGLE = r"([NSEW+-])\s*(\d{1,3})[\s:]+(\d{1,2})[\s:]+(\d{1,2}(?:\.\d{1,9})?)"
+_SEXAGESIMAL = r"(\d{1,3})[\s:]+(\d{1,2})[\s:]+(\d{1,2}(?:\.\d{1,9})?)"
 
 
 def metres(raw: Raw, _values: Mapping[int, str]) -> Value:
@@ -201,17 +201,23 @@ def metres(raw: Raw, _values: Mapping[int, str]) -> Value:
 
 def degrees(raw: Raw, _values: Mapping[int, str]) -> Value:
     """Degrees north or east, from text such as "N38:23:51.30" or "W122:42:53.20"."""
-    match = re.fullmatch(rf"\s*{_ANGLE}[\s\0]*", _readable(_short(raw)), re.ASCII)
+    match = re.fullmatch(rf"\s*([NSEW+-])\s*{_SEXAGESIMAL}[\s\0]*", _readable(_short(raw)), re.ASCII)
     angle_deg = _angle_deg(match.groups()) if match else None
     return undecodable(raw) if angle_deg is None else angle_deg
 
 
 def position(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """Latitude, longitude and height in one line, such as "+ 38 23 51.300 - 122 42 53.200 58.1"."""
-    match = re.fullmatch(rf"\s*{_ANGLE}\s+{_ANGLE}\s+{_NUMBER}\s*m?[\s\0]*", _readable(_short(raw)), re.ASCII)
+    """
+    Latitude, longitude and height in one line: "12 55 57.387  1 77 36 13.809  1 881.61" (S650 MIB, gnssPosition). The sign stands
+    after its angle: 1 north or east, -1 south or west.
+    """
+    angle = rf"{_SEXAGESIMAL}\s+([+-]?1)"
+    match = re.fullmatch(rf"\s*{angle}\s+{angle}\s+{_NUMBER}\s*m?[\s\0]*", _readable(_short(raw)), re.ASCII)
     if match is None:
         return undecodable(raw)
-    latitude_deg, longitude_deg = _angle_deg(match.groups()[:4]), _angle_deg(match.groups()[4:8])
+    *latitude, latitude_sign = match.groups()[:4]
+    *longitude, longitude_sign = match.groups()[4:8]
+    latitude_deg, longitude_deg = _angle_deg((latitude_sign, *latitude)), _angle_deg((longitude_sign, *longitude))
     if latitude_deg is None or longitude_deg is None or abs(latitude_deg) > 90:
         return undecodable(raw)
     return Position(latitude_deg, longitude_deg, float(match[9]))
@@ -222,7 +228,7 @@ def _angle_deg(parts: tuple[str, ...]) -> float | None:
     angle_deg = (int(whole) * 3600 + int(minutes) * 60 + float(seconds)) / 3600
     if int(minutes) >= 60 or float(seconds) >= 60 or angle_deg > 180:
         return None
-    return -angle_deg if sign in "SW-" else angle_deg
+    return -angle_deg if sign in ("S", "W", "-", "-1") else angle_deg
 
 
 DECODERS: dict[str, Decoder] = {

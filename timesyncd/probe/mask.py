@@ -91,6 +91,8 @@ _ADDRESS = re.compile(
     rf"|(?<![\w:.])(?:{_HEX}{{0,4}}:){{2,7}}{_HEX}{{0,4}}(?![\w:])",
     re.ASCII,
 )
+#: An angle whose sign, 1 or -1, follows it: 12 55 57.387  1.
+_SIGN_LAST = re.compile(r"(?<![\w.])(\d{1,3}\s+\d{1,2}\s+\d{1,2}\.\d+)(\s+)[+-]?1(?!\S)", re.ASCII)
 #: N 38d23'51.3", with a degree sign in whatever encoding; + 38 23 51.300; 38.39758, -122.71478.
 _ANGLE = re.compile(
     r"(?<![A-F])[NSEW]\s*\d{1,3}(?:[\s:d]|[^\0-\x7f])+\d{1,2}(?:[\s:'m]|[^\0-\x7f])+\d{1,2}(?:\.\d+)?"
@@ -110,6 +112,16 @@ class Masked:
 
     rows: list[RecordedObject]
     left_out: int
+
+
+def _zeroed_angle(found: re.Match[str]) -> str:
+    """The sign stays valid, so that the text is decoded as before, and no longer names the hemisphere."""
+    return re.sub(r"\d", "0", found[1]) + found[2] + "1"
+
+
+def _zeroed_position(text: str) -> str:
+    either = re.compile(rf"{_SIGN_LAST.pattern}|\d", re.ASCII)
+    return either.sub(lambda found: "0" if found[1] is None else _zeroed_angle(found), text)
 
 
 class Masker:
@@ -202,7 +214,7 @@ class Masker:
                 kind = "serial" if treated == "serial" else "name"
                 return self._invented(kind, text.strip(" \0")).encode() if text.strip(" \0") else value
             case "position":
-                return re.sub(rb"\d", b"0", value)
+                return _zeroed_position(text).encode("latin-1")
             case "inet":
                 return self._inet(value)
             case "engine":
@@ -224,7 +236,7 @@ class Masker:
     def _text(self, text: str, addresses: bool = True) -> str:
         text = self._pattern.sub(lambda found: self._tokens[found[0]], text)
         if "positions" in self._kinds:
-            text = _ANGLE.sub(lambda found: re.sub(r"\d", "0", found[0]), text)
+            text = _ANGLE.sub(lambda found: re.sub(r"\d", "0", found[0]), _SIGN_LAST.sub(_zeroed_angle, text))
         if addresses and "addresses" in self._kinds:
             text = _ADDRESS.sub(self._written, text)
         return text

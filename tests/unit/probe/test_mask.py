@@ -20,6 +20,7 @@ SERIAL, MODULE_SERIAL, FIRMWARE = (f"1.3.6.1.2.1.47.1.1.1.1.{arcs}" for arcs in 
 IDENTITY, PORT_IDENTITY = "1.3.6.1.2.1.241.1.2.3.1.5.24.1.0", "1.3.6.1.2.1.241.1.2.8.1.6.24.1.0.1"
 LATITUDE, HEIGHT = (f"1.3.6.1.4.1.9070.1.2.5.2.1.1.3.1.{column}.101.1" for column in (2, 4))
 ENGINE_ID = "1.3.6.1.6.3.10.2.1.1.0"
+S650_POSITION = "1.3.6.1.4.1.9070.1.2.5.7.8.4.1.0"
 PRIVATE = "1.3.6.1.4.1.9070.1.2.5.7.9.1.0"
 
 
@@ -86,12 +87,20 @@ def test_a_position_keeps_its_form() -> None:
     assert masked(rows) == [b"N00:00:00.00", b"+0000.0", b"at W000d00'00.0\" fixed"]
 
 
+def test_a_position_whose_signs_follow_its_angles_keeps_its_form() -> None:
+    """The S650's: a sign of 0 would not be one, and the true sign gives the hemisphere away."""
+    rows = [row(S650_POSITION, b"12 55 57.387  -1 77 36 13.809  1 881.61")]
+
+    assert masked(rows) == [b"00 00 00.000  1 00 00 00.000  1 000.00"]
+
+
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
         ("N 38\u00b023'51.3\"".encode(), "N 00\u00b000'00.0\"".encode()),
         (b"N 38\xb023'51.3\"", b"N 00\xb000'00.0\""),
         (b"+ 38 23 51.300 - 122 42 53.200", b"+ 00 00 00.000 - 000 00 00.000"),
+        (b"at 12 55 57.387  1 77 36 13.809  -1 881.61", b"at 00 00 00.000  1 00 00 00.000  1 881.61"),
         (b"38.397583, -122.714778", b"00.000000, -000.000000"),
         (b"2026-01-02 03:04:05, 1.5 C", b"2026-01-02 03:04:05, 1.5 C"),
     ],

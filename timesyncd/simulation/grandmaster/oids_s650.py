@@ -76,7 +76,7 @@ def _gnss() -> Table:
 
 
 def _position(device: Device) -> str:
-    """Sign, degrees, minutes, seconds of latitude and longitude; then metres."""
+    """Degrees, minutes, seconds and sign of latitude and longitude; then metres."""
     place = device.receiver.position
     return f"{_angle(place.latitude_deg)} {_angle(place.longitude_deg)} {place.height_m:.1f}"
 
@@ -84,7 +84,7 @@ def _position(device: Device) -> str:
 def _angle(degrees: float) -> str:
     milliseconds = round(abs(degrees) * 3_600_000)
     minutes, milliseconds = divmod(milliseconds, 60_000)
-    return f"{'-' if degrees < 0 else '+'} {minutes // 60} {minutes % 60} {milliseconds / 1000:.3f}"
+    return f"{minutes // 60} {minutes % 60} {milliseconds / 1000:.3f} {-1 if degrees < 0 else 1}"
 
 
 def _satellites(device: Device) -> str:

@@ -250,7 +250,7 @@ def test_an_s650_is_read_whole() -> None:
     """Its inventory, position, NTP and receiver are scalars."""
     read = sample({
         f"{S650}.2.1": scalar(b"5.0.4"), f"{S650}.2.2": scalar(b"SN1"), f"{S650}.2.3": scalar(b"S650"),
-        f"{S650}.2.6": scalar(b"Rb"), f"{S650}.3.2": scalar(b"GNSS"), f"{S650}.4.1": scalar(b"+ 52 31 12.0 + 13 24 0.0 38"),
+        f"{S650}.2.6": scalar(b"Rb"), f"{S650}.3.2": scalar(b"GNSS"), f"{S650}.4.1": scalar(b"52 31 12.0 1 13 24 0.0 1 38"),
         f"{S650}.4.2": scalar(b"Antenna open"), f"{S650}.1.1": scalar(3), f"{S650}.1.2": scalar(16),
     })  # fmt: skip
 

@@ -66,12 +66,12 @@ def decoded(name: str, raw: Raw) -> Value:
         ("degrees", b"S00:00:36.00", -0.01),
         ("degrees", b"N52:61:00.00", Unknown("undecodable(b'N52:61:00.00')")),
         ("degrees", b"E190:00:00.00", Unknown("undecodable(b'E190:00:00.00')")),
-        ("position", b"+ 52 31 12.000 - 122 42 36.000 58.1", Position(52.52, -122.71, 58.1)),
-        (
-            "position",
-            b"+ 92 31 12.000 - 122 42 36.000 58.1",
-            Unknown("undecodable(b'+ 92 31 12.000 - 122 42 36.000 58.1')"),
-        ),
+        ("position", b"52 31 12.000  1 122 42 36.000 -1 58.1", Position(52.52, -122.71, 58.1)),
+        ("position", b"33 51 36.000 -1 151 12 36.000 1 -3.5", Position(-33.86, 151.21, -3.5)),
+        ("position", b" 52 31 12.000 1 0 0 36.000 -1 0\0", Position(52.52, -0.01, 0.0)),
+        ("position", b"52 31 12.000 0 122 42 36.000 1 5", Unknown("undecodable(b'52 31 12.000 0 122 42 36.000 1 5')")),
+        ("position", b"92 31 12.000 1 122 42 36.000 1 5", Unknown("undecodable(b'92 31 12.000 1 122 42 36.000 1 5')")),
+        ("position", b"+ 52 31 12.000 - 122 42 36.000 5", Unknown("undecodable(b'+ 52 31 12.000 - 122 42 36.000 5')")),
         ("position", b"no fix", Unknown("undecodable(b'no fix')")),
         ("metres", b"58.1" + b" " * 300 + b"x" * 60_000, 58.1),
         ("nanoseconds", b"5" + b" " * 300 + b"x" * 60_000, 5),
@@ -80,6 +80,16 @@ def decoded(name: str, raw: Raw) -> Value:
 def test_what_agents_send_is_understood(name: str, raw: Raw, value: Value) -> None:
     """Each known habit of an agent has its decoding, and what is not understood is reported as what came."""
     assert decoded(name, raw) == value
+
+
+def test_the_position_of_the_mib_s_own_example() -> None:
+    """S650 MIB, gnssPosition: the sign stands after its angle, 1 north or east; seconds are decimal; the height is in metres."""
+    decoded_position = decoded("position", b"12 55 57.387  1 77 36 13.809  1 881.61")
+
+    assert isinstance(decoded_position, Position)
+    assert decoded_position.latitude_deg == pytest.approx(12 + 55 / 60 + 57.387 / 3600, abs=1e-9)
+    assert decoded_position.longitude_deg == pytest.approx(77 + 36 / 60 + 13.809 / 3600, abs=1e-9)
+    assert decoded_position.height_m == 881.61
 
 
 def test_an_offset_in_the_wrong_byte_order_is_not_believed() -> None:
