@@ -179,10 +179,11 @@ def _severity(notification: NotificationType, number: int | None) -> str:
 
 
 def _action(notification: NotificationType, number: int | None, severity: str) -> str:
-    if severity == "clear":
-        return "clear"
+    """An event that is "set" stays an event: nothing clears it, so it must not become an active alarm."""
     action = "state" if number is None else notification.actions.get(number, "unknown")
-    return _ACTION_OF_SEVERITY.get(severity, "raise") if action == "state" else action
+    if "clear" in (severity, action):
+        return "clear"
+    return _ACTION_OF_SEVERITY.get(severity, "raise" if action == "state" else action)
 
 
 def _meaning(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from timesyncd.daemon.node_state import ActiveAlarms
 from timesyncd.drivers.timeprovider._notifications import REMEMBERED, NotificationDecoder, SequenceTracker
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load, load_all
 from timesyncd.sample import AlarmEvent, Trap
@@ -75,6 +76,7 @@ def test_an_alarm_whose_id_is_a_variable() -> None:
     ("sent", "action"),
     [
         (s650(action=0), "clear"), (s650(severity=0), "clear"), (s650(action=2), "event"), (s650(action=9), "unknown"),
+        (s650(severity=5), "event"), (s650(severity=5, action=9), "event"), (s650(severity=5, action=0), "clear"),
         (s650(4), "event"), (s650(6), "raise"),
         (tp5000e(severity=0), "clear"), (tp5000e(action=1), "event"), (tp5000e(severity=5), "event"),
         (tp5000e(id=27), "event"), (tp5000e(3), "event"), (tp5000e(4), "event"), (tp5000e(5), "event"),
@@ -83,6 +85,17 @@ def test_an_alarm_whose_id_is_a_variable() -> None:
 def test_what_happened(sent: Trap, action: str) -> None:
     """Severity 0 or action 0 clears; transient alarms and events are not active; normal track (4, 27) is no fault."""
     assert reported(sent).action == action
+
+
+def test_an_event_that_an_s650_sets_is_an_event() -> None:
+    """As an S650 sent it (public notes): id 163, action set(1), severity event(5); S650ALARM MIB, s650NotifySeverity."""
+    sent = s650(163, 737, index=0, severity=5, at=b"2019-07-18 00:02:14", text=b"NTP leap indicator changed to 3")
+    alarms = ActiveAlarms()
+    alarms.update(reported(sent))
+
+    assert reported(sent).action == "event"
+    assert events(sent, sent)[1] is None
+    assert not alarms.active
 
 
 def test_a_severity_without_a_name_is_reported_by_its_number() -> None:
