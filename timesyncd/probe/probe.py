@@ -243,8 +243,8 @@ async def _read(session: Session, profile: Profile, device: str, progress: Progr
 async def _vendors(session: Session, device: str, progress: Progress) -> tuple[list[Oid], bool]:
     """All that is served below the vendor's own arc, and whether there is more."""
     oids = []
-    async for oid, _, _ in session.walk_subtree(VENDOR, VENDOR_CAP):
+    async for oid, _, _ in session.walk_subtree(VENDOR, VENDOR_CAP + 1):
         oids.append(oid)
         if len(oids) % PROGRESS_EVERY == 0:
             progress(f"{device}: {len(oids)} of the vendor's objects")
-    return oids, len(oids) == VENDOR_CAP
+    return oids[:VENDOR_CAP], len(oids) > VENDOR_CAP

@@ -80,7 +80,7 @@ async def _walk(access: ProbeAccess, most: int, progress: Progress) -> tuple[lis
     try:
         for root in ROOTS:
             try:
-                async for oid, tag, raw in session.walk_subtree(root, most - len(rows)):
+                async for oid, tag, raw in session.walk_subtree(root, most + 1 - len(rows)):
                     rows.append(RecordedObject(oid, tag, raw))
                     if len(rows) % PROGRESS_EVERY == 0:
                         progress(f"{access.device}: {len(rows)} objects, at {format_oid(oid)}")
@@ -90,9 +90,9 @@ async def _walk(access: ProbeAccess, most: int, progress: Progress) -> tuple[lis
                 incomplete.append(f"{format_oid(root)}: {str(error).removeprefix(f'{access.device}: ')}")
     finally:
         session.close()
-    if len(rows) == most:
+    if len(rows) > most:
         incomplete.append(f"cut off after {most} objects")
-    return rows, incomplete
+    return rows[:most], incomplete
 
 
 def _sample(profiles: Sequence[Profile], rows: Sequence[RecordedObject]) -> GrandmasterSample:

@@ -86,7 +86,7 @@ class Session:
         return {subtree: oid is not None for subtree, oid in (await self.next_below(subtrees)).items()}
 
     async def walk(self, columns: Sequence[Oid], row_cap: int) -> tuple[Rows, list[Oid]]:
-        """The rows of table columns, and the list of columns that were cut off after `row_cap` rows."""
+        """The rows of table columns, and the list of columns that have more than `row_cap` rows and were cut off there."""
         rows: Rows = {}
         cut: list[Oid] = []
         for batch in _batches(columns, MAX_COLUMNS):
@@ -105,11 +105,12 @@ class Session:
                 if raw is None or not self._advances(last[column], oid, column):
                     del last[column]
                     continue
-                last[column] = oid
-                rows.setdefault(column, {})[oid[len(column) :]] = raw
-                if len(rows[column]) == row_cap:
+                if len(rows.get(column, ())) == row_cap:
                     cut.append(column)
                     del last[column]
+                    continue
+                last[column] = oid
+                rows.setdefault(column, {})[oid[len(column) :]] = raw
             repetitions *= 4
 
     async def walk_subtree(self, root: Oid, row_cap: int) -> AsyncIterator[tuple[Oid, int, Raw]]:

@@ -192,6 +192,20 @@ async def test_an_endless_column_is_cut_at_the_cap() -> None:
     assert cut == [TABLE]
 
 
+@pytest.mark.parametrize(("length", "is_cut"), [(4, False), (5, False), (6, True)])
+async def test_a_column_of_exactly_the_cap_is_whole(length: int, is_cut: bool) -> None:
+    """Only a row beyond the cap shows that a column was cut off."""
+
+    def following(oid: Oid) -> Oid:
+        row = (*oid, 0)[len(TABLE)]
+        return (*TABLE, row + 1) if row < length else (1, 3, 7)
+
+    async with session_with(COMMUNITY, after(following)) as (session, _):
+        rows, cut = await session.walk([TABLE], 5)
+
+    assert (len(rows[TABLE]), cut) == (min(length, 5), [TABLE] if is_cut else [])
+
+
 async def test_an_endless_subtree_ends_at_the_cap() -> None:
     """However much an agent invents."""
     async with session_with(COMMUNITY, after(lambda oid: (*oid, 1))) as (session, _):
