@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from timesyncd.errors import Malformed
 from timesyncd.sample import ACCURACY_NS, Position, format_identity
-from timesyncd.snmp.values import Raw
+from timesyncd.snmp.values import Opaque, Raw
 
 #: The maximum length of DisplayString and SnmpAdminString.
 MAX_TEXT = 255
@@ -54,6 +54,8 @@ def _short(raw: Raw) -> bytes:
 
 
 def undecodable(raw: Raw) -> Unknown:
+    if isinstance(raw, Opaque):
+        return Unknown(f"undecodable(0x{raw.hex():.60})")
     return Unknown(f"undecodable({raw!r:.60})")
 
 

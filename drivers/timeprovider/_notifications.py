@@ -11,7 +11,7 @@ from timesyncd.drivers.timeprovider._decoders import printable
 from timesyncd.drivers.timeprovider._profiles import AlarmIds, NotificationType, Profile, VariableRole
 from timesyncd.errors import Malformed
 from timesyncd.sample import AlarmEvent, Trap
-from timesyncd.snmp.values import Oid, Raw, format_oid
+from timesyncd.snmp.values import Oid, Opaque, Raw, format_oid
 
 #: How many notifications are remembered to detect duplicates, and how many missing numbers to detect late ones.
 REMEMBERED = 256
@@ -167,7 +167,7 @@ def _number(values: Mapping[VariableRole, Raw], name: VariableRole) -> int | Non
 
 def _text(values: Mapping[VariableRole, Raw], name: VariableRole) -> str | None:
     raw = values.get(name)
-    if raw is not None and not isinstance(raw, bytes):
+    if raw is not None and (not isinstance(raw, bytes) or isinstance(raw, Opaque)):
         raise Malformed(f"{name}: {raw!r:.80} instead of text")
     return None if raw is None else printable(raw) or None
 
@@ -201,6 +201,8 @@ def _raw(source: str, trap: Trap) -> AlarmEvent:
 
 
 def _raw_text(raw: Raw) -> str:
+    if isinstance(raw, Opaque):
+        return f"0x{raw.hex()}"
     return printable(raw) if isinstance(raw, bytes) else str(raw)
 
 

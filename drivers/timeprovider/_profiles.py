@@ -22,7 +22,7 @@ from timesyncd.config import validation_text
 from timesyncd.drivers.timeprovider._decoders import DECODERS, KINDS, Unknown, Value, undecodable
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.sample import ClockState, PortState, Position
-from timesyncd.snmp.values import Index, Oid, Raw, format_oid, parse_oid
+from timesyncd.snmp.values import Index, Oid, Opaque, Raw, format_oid, parse_oid
 
 #: Fields of the sample itself.
 SAMPLE: dict[str, type] = {
@@ -202,7 +202,9 @@ class Object(_Table):
         return self
 
     def decode(self, raw: Raw, index: Index) -> Value:
-        """Raises Malformed, naming the object, for a value of the wrong type."""
+        """Raises Malformed, naming the object, for a value of the wrong type. An opaque value is undecodable in every object."""
+        if isinstance(raw, Opaque):
+            return undecodable(raw)
         try:
             value = DECODERS[self.decoder](raw, self.values)
         except Malformed as error:

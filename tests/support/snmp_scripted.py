@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from timesyncd.errors import SourceError
 from timesyncd.snmp import Credentials, Oid, Session, User, ber, security
 from timesyncd.snmp.messages import Pdu, PduType, decode_pdu
 from timesyncd.snmp.security import MasterKeys
@@ -52,6 +53,14 @@ async def session_with(credentials: Credentials, answer: Answer) -> AsyncIterato
             yield session, received
         finally:
             session.close()
+
+
+async def outcome_of(request: Awaitable[Any]) -> Any:
+    """What a request returns, or the SourceError that it raises, so that a test can compare either."""
+    try:
+        return await request
+    except SourceError as error:
+        return error
 
 
 def v2c_request(datagram: bytes) -> Pdu:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from timesyncd.errors import Malformed
 from timesyncd.snmp import ber
-from timesyncd.snmp.values import Oid, Raw, format_oid
+from timesyncd.snmp.values import Oid, Opaque, Raw, format_oid
 
 INT32_MAX = 2**31 - 1
 INT32_MIN = -(2**31)
@@ -45,7 +45,10 @@ TOO_BIG = 1
 
 
 class Varbind(NamedTuple):
-    """`tag` is the BER tag of the value, decimal in snmprec files. `raw` None: the agent has no such object."""
+    """
+    `tag` is the BER tag of the value, decimal in snmprec files; OPAQUE for a value that SNMP does not define or permit. `raw` None:
+    the agent has no such object, or the value is NULL.
+    """
 
     oid: Oid
     tag: int
@@ -124,7 +127,11 @@ _PDU_TYPES = {int(kind): kind for kind in PduType if kind is not PduType.TRAP_V1
 
 
 def decode_varbinds(reader: ber.Reader) -> list[Varbind]:
-    """The hot loop of a poll, so it uses no Reader for each variable."""
+    """
+    The variables. A value that SNMP does not define or permit is kept as an `Opaque`.
+
+    The hot loop of a poll, so it uses no Reader for each variable.
+    """
     inside = reader.enter(ber.SEQUENCE, "the variables")
     data, at, end = inside.data, inside.at, inside.end
     element = ber.element
@@ -135,12 +142,11 @@ def decode_varbinds(reader: ber.Reader) -> list[Varbind]:
         value_tag, value_start, value_stop = element(data, oid_stop, at)
         if tag != ber.SEQUENCE or oid_tag != ber.OID or value_stop != at:
             raise Malformed("variable is not a pair of OBJECT IDENTIFIER and value")
-        decode = _VALUES.get(value_tag)
-        if decode is None:
-            raise Malformed(f"value has BER tag 0x{value_tag:02x}, which SNMP does not define")
-        varbinds.append(
-            Varbind(ber.decode_oid(data[oid_start:oid_stop]), value_tag, decode(data[value_start:value_stop]))
-        )
+        oid = ber.decode_oid(data[oid_start:oid_stop])
+        try:
+            varbinds.append(Varbind(oid, value_tag, _VALUES[value_tag](data[value_start:value_stop])))
+        except (KeyError, Malformed):
+            varbinds.append(Varbind(oid, OPAQUE, Opaque(data[oid_stop:at])))
     return varbinds
 
 
@@ -184,11 +190,11 @@ _VALUES: dict[int, Callable[[bytes], Raw | None]] = {
     COUNTER32: _unsigned(4),
     GAUGE32: _unsigned(4),
     TIME_TICKS: _unsigned(4),
-    OPAQUE: bytes,
+    OPAQUE: Opaque,
     COUNTER64: _unsigned(8),
     NO_SUCH_OBJECT: _null,
     NO_SUCH_INSTANCE: _null,
-    END_OF_MIB_VIEW: _null,
+    END_OF_MIB_VIEW: lambda _: None,  # whatever it contains: a walk must not go on behind it
 }
 
 
@@ -201,9 +207,7 @@ def message(community: bytes, pdu: bytes) -> bytes:
 
 
 def parse(datagram: bytes) -> tuple[bytes, ber.Reader]:
-    """The community, and a reader positioned at the PDU. Raises Malformed."""
-    outer = ber.Reader(datagram)
-    inside = outer.enter(ber.SEQUENCE, "a message")
-    outer.close("the message")
+    """The community, and a reader positioned at the PDU. Octets after the message are ignored. Raises Malformed."""
+    inside = ber.Reader(datagram).enter(ber.SEQUENCE, "a message")
     inside.integer("the version", VERSION_2C, VERSION_2C)
     return inside.octets("the community"), inside

@@ -197,10 +197,12 @@ class UsmMessage:
 
 
 def parse(datagram: bytes) -> UsmMessage:
-    """Decode a message. Raises Malformed, and Refused for a security model other than USM."""
-    outer = ber.Reader(datagram)
-    message = outer.enter(ber.SEQUENCE, "a message")
-    outer.close("the message")
+    """
+    Decode a message; octets after it are ignored, as they are not signed. Raises Malformed, and Refused for a security model other
+    than USM.
+    """
+    message = ber.Reader(datagram).enter(ber.SEQUENCE, "a message")
+    datagram = datagram[: message.end]
     message.integer("the version", VERSION_3, VERSION_3)
     header = message.enter(ber.SEQUENCE, "the v3 header")
     number = header.integer("msgID", 0, INT32_MAX)

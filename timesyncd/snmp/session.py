@@ -11,9 +11,9 @@ from typing import Self
 from timesyncd.clocks import SystemClocks
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import ber
-from timesyncd.snmp.messages import STATUS_NAMES, TOO_BIG, Pdu, PduType, Varbind
+from timesyncd.snmp.messages import OPAQUE, STATUS_NAMES, TOO_BIG, Pdu, PduType, Varbind
 from timesyncd.snmp.transport import Address, Agent, AgentTransport, CommunityAgent, SharedSocket, UserAgent
-from timesyncd.snmp.values import Community, Credentials, Index, Oid, Raw, format_oid
+from timesyncd.snmp.values import Community, Credentials, Index, Oid, Opaque, Raw, format_oid
 
 Rows = dict[Oid, dict[Index, Raw]]
 
@@ -150,10 +150,7 @@ class Session:
     def _varbinds(self, response: Pdu, requested: Sequence[Oid]) -> list[Varbind]:
         if response.status:
             raise self._status_error(response.status, response.position, requested)
-        for oid, tag, _ in response.varbinds:
-            if tag == ber.NULL:
-                raise self._malformed(f"the response has no value for {format_oid(oid)}")
-        return response.varbinds
+        return [varbind if varbind.tag != ber.NULL else _opaque_null(varbind.oid) for varbind in response.varbinds]
 
     def _status_error(self, status: int, position: int, requested: Sequence[Oid]) -> SourceError:
         if status >= len(STATUS_NAMES):
@@ -176,6 +173,11 @@ async def _resolve(device: str, host: str, port: int) -> tuple[int, Address]:
         raise Unreachable(f"{device}: not a host name: {error}") from error
     family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     return family, address
+
+
+def _opaque_null(oid: Oid) -> Varbind:
+    """NULL is the value of a request; in a response it is neither a value nor "no such object"."""
+    return Varbind(oid, OPAQUE, Opaque(b"\x05\x00"))
 
 
 def _batches(oids: Sequence[Oid], size: int) -> list[list[Oid]]:

@@ -11,8 +11,16 @@ from timesyncd.errors import ConfigError
 Oid = tuple[int, ...]
 Index = tuple[int, ...]
 
+
+class Opaque(bytes):
+    """
+    Octets that are no text: the content of an Opaque value, or the whole element (tag, length, content) of a value that SNMP does
+    not define or permit. One such value of a careless agent costs no other value of its reply.
+    """
+
+
 Raw = int | bytes | str
-"""INTEGER, counters and TimeTicks as int, OCTET STRING as bytes, OBJECT IDENTIFIER as dotted text."""
+"""INTEGER, counters and TimeTicks as int, OCTET STRING as bytes, Opaque as `Opaque`, OBJECT IDENTIFIER as dotted text."""
 
 AuthProtocol = Literal["sha1", "sha224", "sha256", "sha384", "sha512"]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snmp_scripted import DESCRIPTION, ScriptedAgent, pdu, running_agent, session_with, texts
+from snmp_scripted import DESCRIPTION, ScriptedAgent, outcome_of, pdu, running_agent, session_with, texts
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
@@ -241,6 +241,16 @@ async def test_a_response_of_another_engine() -> None:
     async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Malformed, match="digest or engine ID is not the agent's"):
             await read(session)
+
+
+async def test_octets_after_the_message_cost_nothing() -> None:
+    """The digest covers the message and not what an agent pads its datagram with."""
+    agent = ScriptedAgent(EVA)
+    async with session_with(EVA, lambda datagram: [reply + bytes(9) for reply in agent.answer(datagram)]) as (
+        session,
+        _,
+    ):
+        assert await outcome_of(read(session)) is True
 
 
 async def test_a_response_to_another_request() -> None:

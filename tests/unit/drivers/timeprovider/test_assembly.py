@@ -23,6 +23,8 @@ from recorded_rows import (
 from timesyncd.drivers.timeprovider._profiles import DEFAULT
 from timesyncd.errors import Malformed
 from timesyncd.sample import Alarm, ClockState, GrandmasterSample, Position, PtpPort, Satellite
+from timesyncd.snmp import ber
+from timesyncd.snmp.messages import PduType, decode_pdu
 from timesyncd.snmp.values import Raw
 
 pytestmark = pytest.mark.disable_socket
@@ -33,6 +35,20 @@ def test_what_is_not_served_is_absent() -> None:
     bare = sample({})
 
     assert bare == GrandmasterSample("gm-a", 1, profiles=DEFAULT)
+
+
+@pytest.mark.parametrize("element", ["470101", "030101", "0600", "02050080000000"])
+def test_a_value_that_breaks_snmp_is_undecodable(element: str) -> None:
+    """It never passes for text, and costs its own field alone."""
+    odd = ber.encode(ber.SEQUENCE, ber.encode_oid((1, 3, 6)) + bytes.fromhex(element))
+    reported = ber.encode(PduType.RESPONSE, bytes.fromhex("020107020100020100") + ber.encode(ber.SEQUENCE, odd))
+    try:
+        raw = decode_pdu(ber.Reader(reported)).varbinds[0].raw
+    except Malformed as error:
+        raw = str(error).encode()
+    found = sample({f"{S650}.2.2": scalar(raw or b""), f"{S650}.2.3": scalar(b"S650")})
+
+    assert (found.serial, found.model, found.unknown) == (None, "S650", (f"serial=undecodable(0x{element})",))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from timesyncd.daemon.node_state import ActiveAlarms
 from timesyncd.drivers.timeprovider._notifications import REMEMBERED, NotificationDecoder, SequenceTracker
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load, load_all
 from timesyncd.sample import AlarmEvent, Trap
-from timesyncd.snmp.values import Raw, format_oid, parse_oid
+from timesyncd.snmp.values import Opaque, Raw, format_oid, parse_oid
 
 pytestmark = pytest.mark.disable_socket
 
@@ -138,6 +138,13 @@ def test_an_unknown_notification_is_kept_as_text() -> None:
     assert (event.action, event.id, event.severity) == ("unknown", None, "unknown")
     assert event.text.startswith("1.3.6.1.4.1.9070.1.99: 1.3.6.1.4.1.1 = 5, 1.3.6.1.4.1.2 = [31m, 1.3.6.1.4.1.3 = xxx")
     assert (len(event.text) <= 255, event.text.isprintable()) == (True, True)
+
+
+def test_an_odd_text_makes_no_text() -> None:
+    """Octets that break SNMP's rules are shown as such, whatever they would spell."""
+    event = reported(trap(f"{S650}.2.97", {f"{S650}.1.6.0": Opaque(bytes.fromhex("47024869"))}))
+
+    assert (event.action, event.text) == ("unknown", f"{S650}.2.97: {S650}.1.6.0 = 0x47024869")
 
 
 @pytest.mark.parametrize(
