@@ -135,7 +135,7 @@ enum {
     X(GRANDMASTER_STATE_EXPIRED, 32)                                                                           \
     X(NO_GRANDMASTER, 33)                                                                                      \
     X(VM_MIGRATED, 34) X(SUSPENDED, 35) X(IMPLAUSIBLE, 36) X(NO_ANNOUNCE, 37)                                  \
-    X(PATH_CHANGED, 38) X(GRANDMASTER_CHANGED, 39)
+    X(PATH_CHANGED, 38) X(GRANDMASTER_CHANGED, 39) X(FOLLOWS_PHC, 40) X(REFCLOCK_NOT_DECLARED, 41)
 
 /* From here on nothing depends on the version. */
 

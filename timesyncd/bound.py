@@ -98,6 +98,8 @@ class Reason(IntEnum):
     NO_ANNOUNCE = 37
     PATH_CHANGED = 38
     GRANDMASTER_CHANGED = 39
+    FOLLOWS_PHC = 40
+    REFCLOCK_NOT_DECLARED = 41
 
     @property
     def text(self) -> str:
@@ -154,6 +156,8 @@ _REASON_TEXTS = {
     Reason.IMPLAUSIBLE: "the source reports an error of more than eleven days",
     Reason.PATH_CHANGED: "the path to the PTP parent changed: another port of it, or of this node",
     Reason.GRANDMASTER_CHANGED: "the PTP grandmaster changed",
+    Reason.FOLLOWS_PHC: "chronyd follows a PTP hardware clock: it cannot know the error of the PTP path",
+    Reason.REFCLOCK_NOT_DECLARED: "chronyd follows a reference clock that its source does not declare (refclocks)",
     Reason.NO_ANNOUNCE: "no Announce names the grandmaster: a change of the master cannot be detected",
 }
 

@@ -114,11 +114,23 @@ class PhcSample:
     steered: bool | None = None
 
 
+class UtcOrigin(StrEnum):
+    """
+    Where an NTP daemon has UTC from: servers and peers, a reference clock that the configuration declares as a
+    receiver, one that it does not declare, or a PTP hardware clock.
+    """
+
+    NETWORK = "network"
+    RECEIVER = "receiver"
+    REFCLOCK = "refclock"
+    PHC = "phc"
+
+
 @dataclass(frozen=True, slots=True)
 class NtpSource:
     """
-    One of an NTP daemon's own sources. `state` is the daemon's term; `offset_ns` is local minus source, as last
-    measured.
+    One of an NTP daemon's own sources. `state` is the daemon's term, and `kind` is server, peer or refclock;
+    `offset_ns` is local minus source, as last measured.
 
     `estimate_ns` (of the same sign) and its error are the daemon's estimate from the last `samples` measurements, whose
     spread is `spread_ns`.
@@ -135,6 +147,7 @@ class NtpSource:
     estimate_ns: int | None = None
     estimate_error_ns: int | None = None
     spread_ns: int | None = None
+    kind: str = "server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +157,7 @@ class UtcSample:
     `growth_ppb`.
 
     `as_of_ns` is CLOCK_BOOTTIME before the request. `offset_ns` is local minus UTC: positive = the local clock is
-    ahead.
+    ahead. With an `origin` of REFCLOCK or PHC the daemon knows its offset from that clock, and not from UTC.
     """
 
     source: str
@@ -161,6 +174,7 @@ class UtcSample:
     frequency_ppb: int | None = None
     skew_ppb: int | None = None
     ntp_sources: tuple[NtpSource, ...] = ()
+    origin: UtcOrigin = UtcOrigin.NETWORK
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _COUNT = struct.Struct(">I")
 _ADDRESS = struct.Struct(">16sHxx")
 
 _NEVER = 0xFFFFFFFF
-_REFCLOCK = 2
+_MODES = ("server", "peer", "refclock")
 _STATES = ("selected", "nonselectable", "falseticker", "jittery", "unselected", "selectable")
 _LEAPS = ("none", "insert", "delete", "unsynchronised")
 
@@ -114,6 +114,11 @@ class Tracking:
     root_dispersion_s: float
     update_interval_s: float
 
+    @property
+    def follows_refclock(self) -> bool:
+        """A reference clock has no address, and its reference id is its name."""
+        return self.reference == reference_text(self.reference_id)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceData:
@@ -125,7 +130,7 @@ class SourceData:
     poll: int
     stratum: int
     state: str
-    mode: int
+    kind: str
     reachability: int
     since_sample_s: int | None
     measured_s: float
@@ -265,7 +270,8 @@ def _tracking(data: bytes) -> Tracking:
 
 def _source_data(data: bytes) -> SourceData:
     address, poll, stratum, state, mode, _, reachability, since, measured, adjusted, error = _SOURCE_DATA.unpack(data)
-    if mode == _REFCLOCK:  # its address is its name
+    kind = _MODES[mode] if mode < len(_MODES) else f"unknown({mode})"
+    if kind == "refclock":  # its address is its name
         name = reference_text(int.from_bytes(address[:4], "big"))
     else:
         name = _address_text(address) or "unknown"
@@ -274,7 +280,7 @@ def _source_data(data: bytes) -> SourceData:
         poll=poll,
         stratum=stratum,
         state=_STATES[state] if state < len(_STATES) else f"unknown({state})",
-        mode=mode,
+        kind=kind,
         reachability=reachability,
         since_sample_s=None if since == _NEVER else since,
         measured_s=_seconds(measured),

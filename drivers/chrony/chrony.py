@@ -13,11 +13,12 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -37,9 +38,17 @@ from timesyncd.drivers.chrony._protocol import (
 )
 from timesyncd.drivers.kernel._machine import frequency_ppb
 from timesyncd.errors import Malformed, SourceError, Unreachable
-from timesyncd.sample import NoSample, NtpSource, Reading, UtcSample
+from timesyncd.sample import NoSample, NtpSource, Reading, UtcOrigin, UtcSample
 
 _PPB_PER_PPM = 1_000
+
+#: chronyd averages the sources in these states.
+_COMBINED_STATES = ("selected", "selectable")
+
+#: How chronyd and timemaster name the reference clocks that are PTP hardware clocks, or that linuxptp feeds.
+PHC_PREFIXES = ("PHC", "PTP")
+
+_NO_REFCLOCKS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +69,10 @@ class ChronySnapshot:
 class ChronyHistory:
     """Detects steps of the clock between polls. It survives restarts of chronyd."""
 
-    def __init__(self, source: str, max_clock_error_ppb: int) -> None:
+    def __init__(self, source: str, max_clock_error_ppb: int, refclocks: Mapping[str, int] = _NO_REFCLOCKS) -> None:
+        """`refclocks`: the error in ns of each declared receiver, by its reference id."""
         self._source = source
+        self._refclocks = refclocks
         self._max_clock_error_ppb = max_clock_error_ppb
         self._real_minus_boot_ns: int | None = None
         self._reference_before_step: tuple[int, int, int] | None = None
@@ -94,12 +105,14 @@ class ChronyHistory:
 
     def _sample(self, snapshot: ChronySnapshot) -> UtcSample:
         tracking = snapshot.tracking
+        followed = _followed_refclocks(snapshot)
+        declared = [self._refclocks[name] for name in followed if name in self._refclocks]
         return UtcSample(
             source=self._source,
             as_of_ns=snapshot.boottime_ns,
             real_minus_boot_ns=snapshot.real_minus_boot_ns,
             offset_ns=_ns(-tracking.current_correction_s),
-            error_ns=_error_ns(tracking),
+            error_ns=_error_ns(tracking) + max(declared, default=0),
             growth_ppb=_growth_ppb(tracking) + self._max_clock_error_ppb + _steering_ppb(snapshot),
             reference=tracking.reference,
             stratum=tracking.stratum,
@@ -109,7 +122,25 @@ class ChronyHistory:
             frequency_ppb=_frequency_ppb(tracking),
             skew_ppb=math.ceil(tracking.skew_ppm * _PPB_PER_PPM),
             ntp_sources=snapshot.sources,
+            origin=_origin(followed, self._refclocks),
         )
+
+
+def _followed_refclocks(snapshot: ChronySnapshot) -> set[str]:
+    """The reference clocks in chronyd's estimate: it averages the selected source with the selectable ones."""
+    tracking = snapshot.tracking
+    combined = {
+        source.name for source in snapshot.sources if source.kind == "refclock" and source.state in _COMBINED_STATES
+    }
+    return combined | ({tracking.reference} if tracking.follows_refclock else set())
+
+
+def _origin(followed: Collection[str], declared: Collection[str]) -> UtcOrigin:
+    if any(name.startswith(PHC_PREFIXES) for name in followed):
+        return UtcOrigin.PHC
+    if any(name not in declared for name in followed):
+        return UtcOrigin.REFCLOCK
+    return UtcOrigin.RECEIVER if followed else UtcOrigin.NETWORK
 
 
 def ntp_source(data: SourceData, stats: SourceStats) -> NtpSource:
@@ -127,6 +158,7 @@ def ntp_source(data: SourceData, stats: SourceStats) -> NtpSource:
         estimate_ns=_ns(stats.offset_s) if stats.samples else None,
         estimate_error_ns=_up_ns(stats.offset_error_s) if stats.samples else None,
         spread_ns=_up_ns(stats.deviation_s) if stats.samples else None,
+        kind=data.kind,
     )
 
 
@@ -173,14 +205,37 @@ MAX_SOURCES = 32
 _TIMEOUT_S = 1.0
 
 
+class Refclock(BaseModel):
+    """A reference clock of chronyd that is a GNSS receiver: it is within `error_ns` of UTC, by the operator's word."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gps: Literal[True]
+    error_ns: Annotated[int, Field(ge=0, le=10**12)]
+
+
 class ChronyOptions(BaseModel):
-    """`address` unset: chronyd's UNIX socket if this process may use it, else UDP."""
+    """
+    `address` unset: chronyd's UNIX socket if this process may use it, else UDP. `refclocks`: what each reference clock
+    is, by its reference id.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     address: str | None = None
     poll_interval_s: Annotated[float, Field(ge=0.1, le=60)] = 1.0
     max_clock_error_ppb: Annotated[int, Field(ge=0, le=10**9)] = 1000
+    refclocks: dict[Annotated[str, Field(pattern=r"^[!-~]{1,4}$")], Refclock] = {}
+
+    @field_validator("refclocks")
+    @classmethod
+    def _are_receivers(cls, refclocks: dict[str, Refclock]) -> dict[str, Refclock]:
+        for name in refclocks:
+            if name.startswith(PHC_PREFIXES):
+                raise ValueError(
+                    f"{name} names a PTP hardware clock, which PTP may steer; give a receiver another refid"
+                )
+        return refclocks
 
     @field_validator("address")
     @classmethod
@@ -201,7 +256,8 @@ class Chrony:
         self._name = name
         self._configured = options.address
         self._clocks = clocks or SystemClocks()
-        self._history = ChronyHistory(name, options.max_clock_error_ppb)
+        declared = {name: refclock.error_ns for name, refclock in options.refclocks.items()}
+        self._history = ChronyHistory(name, options.max_clock_error_ppb, declared)
         self._client = ChronyClient()
 
     async def open(self) -> None:

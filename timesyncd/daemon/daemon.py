@@ -24,7 +24,7 @@ from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.daemon.web_view import WebView
 from timesyncd.driver import AlarmSource, Runner, build_driver
 from timesyncd.errors import ConfigError, StoreError
-from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions
+from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions, utc_conditions
 from timesyncd.findings.text import identities
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.clockbound import ClockBoundWriter, suspended_ns
@@ -41,7 +41,15 @@ from timesyncd.mqtt.history import HistoryConfirmer, HistorySender
 from timesyncd.mqtt.inbox import ReceivedMessage
 from timesyncd.mqtt.tls import tls_context
 from timesyncd.mqtt.topics import HISTORY, HUB_SUBSCRIPTIONS, NODE_SUBSCRIPTIONS
-from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, KernelSample, Reading, TimeErrorSeries
+from timesyncd.sample import (
+    AlarmEvent,
+    ClockSample,
+    GrandmasterSample,
+    KernelSample,
+    Reading,
+    TimeErrorSeries,
+    UtcSample,
+)
 from timesyncd.store import history
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.engine import StoreLocation
@@ -275,6 +283,9 @@ class Daemon:
         if isinstance(reading, ClockSample):
             bounds = next(source.bounds for source in self._config.source if source.name == reading.source)
             for id, evidence in path_conditions(reading, bounds.path_minimum_ns).items():
+                self._publisher.set_condition(id, reading.source, evidence)
+        if isinstance(reading, UtcSample):
+            for id, evidence in utc_conditions(reading).items():
                 self._publisher.set_condition(id, reading.source, evidence)
         for (id, source), evidence in agreement_conditions(self._ensemble.agreement, self._source_names).items():
             self._publisher.set_condition(id, source, evidence)

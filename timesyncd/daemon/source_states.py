@@ -6,9 +6,15 @@ Pure.
 from __future__ import annotations
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcSample
+from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
 
 ClockReading = ClockSample | PhcSample | UtcSample | KernelSample
+
+_ORIGINS = {
+    UtcOrigin.RECEIVER: "a declared receiver",
+    UtcOrigin.REFCLOCK: "a reference clock that refclocks does not declare",
+    UtcOrigin.PHC: "a PTP hardware clock",
+}
 
 _NO_LEAP = ("normal", "none")
 
@@ -79,6 +85,7 @@ def _against_utc(sample: UtcSample) -> dict[str, object]:
     reached = sum(source.reachability != 0 for source in sample.ntp_sources)
     parts = [
         f"follows {sample.reference}, stratum {sample.stratum}",
+        _ORIGINS.get(sample.origin),
         f"{reached} of {len(sample.ntp_sources)} sources reachable" if sample.ntp_sources else None,
         None if sample.leap in _NO_LEAP else f"leap {sample.leap}",
     ]

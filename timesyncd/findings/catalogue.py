@@ -196,6 +196,13 @@ CATALOGUE: dict[str, FindingKind] = {
         "the clock sources contradict each other, and there is no majority",
         "find the wrong source, or add a third one; the UTC bound covers all of them meanwhile",
     ),
+    "refclock-not-declared": FindingKind(
+        "warning",
+        "chronyd follows a reference clock, and the configuration does not state what that is: it bounds nothing "
+        "against UTC",
+        "if it is a GNSS receiver, declare it in refclocks of the chrony source, with its error; a clock that PTP "
+        "feeds is no second opinion and stays undeclared",
+    ),
     "path-below-minimum": FindingKind(
         "warning",
         "the path delay is below its calibrated minimum: the calibration is wrong, or a clock on the path "

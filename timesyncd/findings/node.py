@@ -5,7 +5,7 @@ from __future__ import annotations
 from timesyncd.findings.catalogue import Judgement
 from timesyncd.messages.node import NodeState
 from timesyncd.model.selection import Agreement
-from timesyncd.sample import ClockSample, KernelSample
+from timesyncd.sample import ClockSample, KernelSample, UtcOrigin, UtcSample
 from timesyncd.units import duration_text
 
 Conditions = dict[str, str | None]
@@ -66,6 +66,12 @@ def path_conditions(sample: ClockSample, path_minimum_ns: int) -> Conditions:
     nameless = None in (sample.parent_identity, sample.grandmaster_identity)
     state = f"port {sample.port_state.name}, and no Announce names its parent" if nameless else None
     return {"path-below-minimum": evidence, "no-announce": state}
+
+
+def utc_conditions(sample: UtcSample) -> Conditions:
+    """The same of one sample of an NTP daemon."""
+    undeclared = f"chronyd follows {sample.reference}" if sample.origin is UtcOrigin.REFCLOCK else None
+    return {"refclock-not-declared": undeclared}
 
 
 def _two_disciplines(disciplines: tuple[str, ...]) -> str | None:

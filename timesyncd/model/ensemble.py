@@ -80,6 +80,7 @@ class Ensemble:
         self._samples: dict[str, ClockSample] = {}
         self._parents: dict[str, ParentBound] = {}
         self._claims: dict[str, Claim] = {}
+        self._utc_only: set[str] = set()
         self._grandmasters: dict[str, _KnownGrandmaster] = {}
         self._vm_disruptions: int | None = None
         self._may_slew = True
@@ -151,10 +152,13 @@ class Ensemble:
         """
         least_ns, most_ns = sorted((reading.offset_ns, 0 if self._may_slew else reading.offset_ns))
         low_ns, high_ns = least_ns - reading.error_ns, most_ns + reading.error_ns
-        self._claims[reading.source] = Claim(reading.as_of_ns, low_ns, high_ns, reading.growth_ppb)
         bound = self._bounds[reading.source] = without_implausible(
             utc_only_bound(reading, self._settings[reading.source])
         )
+        self._utc_only.add(reading.source)
+        self._claims.pop(reading.source, None)
+        if bound.utc_hard.bound_ns is not None:
+            self._claims[reading.source] = Claim(reading.as_of_ns, low_ns, high_ns, reading.growth_ppb)
         deciding = self.deciding_bound(reading.as_of_ns)
         return EnsembleUpdate(deciding and self._published(deciding, reading.as_of_ns), None, bound)
 
@@ -251,9 +255,10 @@ class Ensemble:
             bound = self._bounds.get(name)
             if bound is None or not _is_valid(bound, boottime_ns):
                 continue
-            if name not in self._claims:
+            if name not in self._utc_only:
                 return bound
-            ntp = ntp or bound
+            if ntp is None or ntp.utc_hard.bound_ns is None:
+                ntp = bound
         return ntp
 
     def update_grandmaster(

@@ -24,7 +24,7 @@ from timesyncd.model.grandmaster import GrandmasterVerdict
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
 from timesyncd.model.source import Coasting, ParentBound, SourceSettings
-from timesyncd.sample import ACCURACY_NS, ClockSample, UtcSample
+from timesyncd.sample import ACCURACY_NS, ClockSample, UtcOrigin, UtcSample
 
 #: Clock classes on the PTP timescale: locked to a primary reference, and in holdover within specification.
 LOCKED_CLASS = 6
@@ -200,9 +200,13 @@ def error_bound(
 
 
 def utc_only_bound(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
-    """The bound by a source that knows UTC and no grandmaster."""
+    """
+    The bound by a source that knows UTC and no grandmaster. What it follows may be a clock whose own error it does not
+    know; then UTC is unbounded.
+    """
     nothing = unbounded(Reason.NO_GRANDMASTER)
-    utc = Bound(abs(sample.offset_ns) + sample.error_ns, sample.growth_ppb)
+    known = Bound(abs(sample.offset_ns) + sample.error_ns, sample.growth_ppb)
+    utc = unbounded(_UNPROVEN[sample.origin]) if sample.origin in _UNPROVEN else known
     return ErrorBound(
         as_of_ns=sample.as_of_ns,
         real_minus_boot_ns=sample.real_minus_boot_ns,
@@ -216,6 +220,9 @@ def utc_only_bound(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
         holdover_after_ns=settings.holdover_after_ns,
         void_after_ns=settings.void_after_ns,
     )
+
+
+_UNPROVEN = {UtcOrigin.PHC: Reason.FOLLOWS_PHC, UtcOrigin.REFCLOCK: Reason.REFCLOCK_NOT_DECLARED}
 
 
 def coasted(parent: ParentBound, coasting: Coasting) -> ParentBound:

@@ -105,6 +105,7 @@ utc_sample = Table(
     *_texts("utc_status"),
     *_ints("utc_bound_ns", "utc_growth_ppb"),
     *_texts("utc_reason_code"),
+    *_texts("origin", nullable=False),
     Index(None, "source", "realtime_ns"),
 )
 

@@ -8,9 +8,9 @@ import pytest
 from samples import HEALTHY
 
 from timesyncd.findings.catalogue import CATALOGUE
-from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions
+from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions, utc_conditions
 from timesyncd.model.selection import Agreement
-from timesyncd.sample import KernelSample
+from timesyncd.sample import KernelSample, UtcOrigin, UtcSample
 
 CALM = KernelSample("kernel", 0, 0, 0, 0, True, "none", 37, disciplines=("chronyd",))
 AGREED = Agreement(-1_500, 2_500_000, 1_000)
@@ -103,6 +103,15 @@ def test_sources_that_agree_or_are_one_call_for_nothing(agreement: Agreement | N
     found = agreement_conditions(agreement, ["a", "b"])
 
     assert len(found) == 4 and set(found.values()) == {None}
+
+
+@pytest.mark.parametrize("origin", UtcOrigin)
+def test_a_reference_clock_that_is_not_declared_is_a_finding(origin: UtcOrigin) -> None:
+    """The operator knows what it is; a PHC is none that could be declared."""
+    sample = UtcSample("utc", 1, 0, 0, 1, 1, "GPS", 1, "none", 0, 1, origin=origin)
+    evidence = "chronyd follows GPS" if origin is UtcOrigin.REFCLOCK else None
+
+    assert utc_conditions(sample)["refclock-not-declared"] == evidence
 
 
 def test_a_port_that_receives_no_announce_is_a_finding() -> None:

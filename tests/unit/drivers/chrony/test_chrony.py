@@ -18,6 +18,8 @@ from timesyncd.drivers.chrony.chrony import (
     ntp_source,
     parse_address,
 )
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.sample import NoSample, NtpSource, UtcSample
 
 pytestmark = pytest.mark.disable_socket
@@ -205,9 +207,74 @@ def test_what_passes_for_no_step() -> None:
     assert isinstance(known.take(snapshot(5_000_000 + 2_000)), UtcSample)
 
 
+def refclock(name: str, known: ChronyHistory | None = None, sources: tuple[NtpSource, ...] = ()) -> UtcSample:
+    """A sample while chronyd follows this reference clock, 100 us wide."""
+    number = int.from_bytes(name.encode().ljust(4, b"\0"), "big")
+    followed: dict[str, Any] = {"reference_id": number, "reference": name, "stratum": 1, "root_delay_s": 1e-9}
+    return sample_of((known or history()).take(replace(snapshot(**followed), sources=sources)))
+
+
+def utc_of(sample: UtcSample) -> tuple[int | None, str]:
+    """The bound that a node with this source alone has against UTC, and the reason's code."""
+    bound = Ensemble({"utc": EnsembleSettings()}).accept(sample).bound
+    assert bound is not None
+    return bound.utc_hard.bound_ns, bound.utc_hard.reason.code
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("PHC0", "follows_phc"),
+        ("PTP1", "follows_phc"),
+        ("GPS", "refclock_not_declared"),
+        ("PPS", "refclock_not_declared"),
+        ("SHM0", "refclock_not_declared"),
+        ("ABCD", "refclock_not_declared"),
+    ],
+)
+def test_a_reference_clock_that_is_not_declared_bounds_nothing(name: str, code: str) -> None:
+    """chronyd reports how well it follows it, and not how well that clock follows UTC: a PHC may follow PTP."""
+    assert utc_of(refclock(name)) == (None, code)
+
+
+def test_a_declared_receiver_counts_with_its_own_error() -> None:
+    """The operator states that it is a GNSS receiver, and how far it may be off."""
+    declared = ChronyHistory("utc", max_clock_error_ppb=1_000, refclocks={"GPS": 5_000})
+    alone, without = refclock("GPS", declared), refclock("GPS")
+
+    assert alone.error_ns == without.error_ns + 5_000
+    assert utc_of(alone) == (abs(alone.offset_ns) + alone.error_ns, "ok")
+
+
+@pytest.mark.parametrize(("state", "counts"), [("selectable", True), ("unselected", False), ("falseticker", False)])
+def test_a_reference_clock_that_is_combined_counts_as_followed(state: str, counts: bool) -> None:
+    """chronyd averages the selected source with the selectable ones."""
+    phc = NtpSource("PHC0", state, 0, 0o377, 1_000, 2_000, 5, kind="refclock")
+    taken = sample_of(history().take(replace(PICTURE, sources=(SELECTED, phc))))
+
+    assert (utc_of(taken)[1] == "follows_phc") is counts
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"PHC0": {"gps": True, "error_ns": 1}},
+        {"PTP": {"gps": True, "error_ns": 1}},
+        {"GPS": {"gps": False, "error_ns": 1}},
+        {"GPS": {"gps": True}},
+        {"GPS": {"gps": True, "error_ns": -1}},
+        {"GPS-1": {"gps": True, "error_ns": 1}},
+    ],
+)
+def test_a_declaration_names_a_receiver_and_its_error(declared: dict[str, object]) -> None:
+    """A PHC is none, whatever steers it: its refclock needs a reference id of its own."""
+    with pytest.raises(ValidationError):
+        ChronyOptions.model_validate({"refclocks": declared})
+
+
 def test_a_source_as_it_was_measured() -> None:
     """Local minus source, as chronyd has it: positive is ahead. Errors are rounded up."""
-    data = SourceData("192.0.2.1", 6, 2, "selectable", 0, 0o17, 12, 0.002, 0.001, 0.0005)
+    data = SourceData("192.0.2.1", 6, 2, "selectable", "server", 0o17, 12, 0.002, 0.001, 0.0005)
     stats = SourceStats("192.0.2.1", 8, 4, 512, 1e-5, 0.1, 0.2, -0.003, 0.0004)
 
     assert ntp_source(data, stats) == NtpSource(
@@ -227,7 +294,7 @@ def test_a_source_as_it_was_measured() -> None:
 
 def test_a_source_that_never_answered_has_no_figures() -> None:
     """Its placeholders are not measurements: no offset 0, no spread of 4 s."""
-    data = SourceData("192.0.2.2", 6, 0, "nonselectable", 0, 0, None, 0.0, 0.0, 0.0)
+    data = SourceData("192.0.2.2", 6, 0, "nonselectable", "server", 0, None, 0.0, 0.0, 0.0)
     stats = SourceStats("192.0.2.2", 0, 0, 0, 4.0, 0.0, 2000.0, 0.0, 4.0)
 
     assert ntp_source(data, stats) == NtpSource("192.0.2.2", "nonselectable", 0, 0, None, None, None, samples=0)

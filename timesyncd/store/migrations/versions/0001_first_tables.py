@@ -81,6 +81,7 @@ def utc_sample() -> None:
         *optional(_JSON, "ntp_sources"),
         *optional(_TEXT, "utc_status"),
         *bound("utc"),
+        *required(_TEXT, "origin"),
     )
 
 
