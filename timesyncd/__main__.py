@@ -16,8 +16,8 @@ COMMANDS = (
 
 #: The packages of the extras daemon and demo.
 NEEDS_EXTRA = {
-    "aiohttp", "aiomqtt", "alembic", "cryptography", "paho", "prometheus_client", "pydantic", "pydantic_core", "rich",
-    "sqlalchemy", "tomli_w", "trustme",
+    "aiohttp", "aiomqtt", "alembic", "cryptography", "paho", "prometheus_client", "pyasn1", "pydantic", "pydantic_core",
+    "pysnmp", "rich", "sqlalchemy", "tomli_w", "trustme",
 }  # fmt: skip
 
 #: Commands that need more than the daemon extra.

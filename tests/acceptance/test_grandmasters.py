@@ -40,7 +40,7 @@ from timesyncd.simulation.grandmaster.channels import CHANNELS, day_file
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.simulated import SimulatedGrandmaster
 from timesyncd.simulation.grandmaster.traps import SyslogSender, TrapSender
-from timesyncd.snmp.values import User
+from timesyncd.simulation.grandmaster.wire import UsmUser
 from timesyncd.store import history
 from timesyncd.store.engine import StoreLocation
 
@@ -50,7 +50,7 @@ S = 1_000_000_000
 FOLLOWED = format_identity(GRANDMASTER_IDENTITY)
 #: A holdover budget, and a part of it that is well above the time between two polls.
 BUDGET_S, HELD_NS = 3_600, 4 * S
-REPORTER = User("reporter", "sha256", "quiet-harbour", "aes256", "seven-lanterns")
+REPORTER = UsmUser("reporter", "sha256", "quiet-harbour", "aes256", "seven-lanterns")
 
 
 @dataclass(frozen=True)

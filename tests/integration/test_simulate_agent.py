@@ -16,12 +16,12 @@ from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.lies import LIES
 from timesyncd.simulation.grandmaster.mib import END_OF_MIB_VIEW
 from timesyncd.simulation.grandmaster.simulated import load_recording
-from timesyncd.snmp.values import AuthProtocol, Oid, PrivProtocol, User
+from timesyncd.simulation.grandmaster.wire import AuthProtocol, Oid, PrivProtocol, UsmUser
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 
 COMMUNITY = "third-floor"
-USER = User("watcher", "sha256", "green-window", "aes128", "yellow-door")
+USER = UsmUser("watcher", "sha256", "green-window", "aes128", "yellow-door")
 SYS_NAME, CLOCK_CLASS = "1.3.6.1.2.1.1.5.0", "1.3.6.1.2.1.241.1.2.3.1.9.24.1.0"
 NOT_IN_TIME_WINDOW, WRONG_DIGEST = (1, 3, 6, 1, 6, 3, 15, 1, 1, 2, 0), (1, 3, 6, 1, 6, 3, 15, 1, 1, 5, 0)
 
@@ -32,7 +32,7 @@ _NET_SNMP = {
 }  # fmt: skip
 
 
-def v3(user: User) -> tuple[str, ...]:
+def v3(user: UsmUser) -> tuple[str, ...]:
     return (
         "-v3", "-l", "authPriv", "-u", user.name, "-a", _NET_SNMP[user.auth], "-A", user.auth_pass,
         "-x", _NET_SNMP[user.priv], "-X", user.priv_pass,
@@ -40,7 +40,7 @@ def v3(user: User) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def serving(device: Device, user: User = USER) -> AsyncIterator[SnmpAgent]:
+async def serving(device: Device, user: UsmUser = USER) -> AsyncIterator[SnmpAgent]:
     async with SnmpAgent(device, community=COMMUNITY, user=user) as agent:
         yield agent
 

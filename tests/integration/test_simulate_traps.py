@@ -18,12 +18,12 @@ from timesyncd.simulation.grandmaster.agent import SnmpAgent
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, alarm
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.traps import SyslogSender, TrapSender
-from timesyncd.snmp.values import User
+from timesyncd.simulation.grandmaster.wire import UsmUser
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 
 COMMUNITY = "third-floor"
-USER = User("watcher", "sha256", "green-window", "aes256", "yellow-door")
+USER = UsmUser("watcher", "sha256", "green-window", "aes256", "yellow-door")
 AT_S = 1_772_600_767.0
 HOLDOVER = alarm("holdover", 0, AT_S)
 VENDOR = ".1.3.6.1.4.1.9070.1.2.5.7"
@@ -138,7 +138,7 @@ async def test_a_tp4100_sends_one_notification_an_alarm_number_as_v3_traps(tmp_p
 
 @pytest.mark.parametrize("user", [None, USER])
 async def test_informs_are_acknowledged_and_come_once(
-    tmp_path: Path, user: User | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, user: UsmUser | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """snmptrapd takes informs of both versions; each is acknowledged, so none is repeated, and their order holds."""
     monkeypatch.setattr(traps, "RETRY_S", 4.0)
@@ -158,7 +158,7 @@ async def test_informs_are_acknowledged_and_come_once(
 
 @pytest.mark.parametrize("user", [None, USER])
 async def test_an_inform_waits_for_its_receiver(
-    tmp_path: Path, user: User | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, user: UsmUser | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An inform to a receiver that is away is repeated, and arrives when it comes."""
     monkeypatch.setattr(traps, "TRIES", 60)

@@ -14,8 +14,8 @@ from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
 from timesyncd.sample import GrandmasterSample
 from timesyncd.simulation.grandmaster.lies import NotAdvancing, ProtocolLie
 from timesyncd.simulation.grandmaster.simulated import SimulatedGrandmaster
-from timesyncd.snmp.messages import Pdu
-from timesyncd.snmp.snmprec import parse_snmprec
+from timesyncd.simulation.grandmaster.snmprec import parse_snmprec
+from timesyncd.simulation.grandmaster.wire import WirePdu
 
 pytestmark = pytest.mark.integration
 
@@ -109,8 +109,8 @@ async def test_a_recording_that_is_cut(secrets: Secrets, capsys: Captured, tmp_p
 class StumblesInPrivate(ProtocolLie):
     """Its answers below 1.3.6.1.4 go backwards."""
 
-    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
-        if request.varbinds[0].oid[:5] == (1, 3, 6, 1, 4):
+    def answer(self, request: WirePdu, answer: WirePdu) -> WirePdu:
+        if request.varbinds[0][0][:5] == (1, 3, 6, 1, 4):
             return replace(answer, varbinds=answer.varbinds[::-1])
         return answer
 
@@ -121,7 +121,7 @@ async def test_an_agent_that_breaks_off(secrets: Secrets, capsys: Captured, tmp_
         unit.agent.lie = StumblesInPrivate()
         status = await run("record", *v2c(unit), str(tmp_path / "recording"))
     told = tomllib.loads((tmp_path / "recording" / "recording.toml").read_text())
-    oids = [row.oid for row in parse_snmprec((tmp_path / "recording" / "walk.snmprec").read_text())]
+    oids = [oid for oid, _ in parse_snmprec((tmp_path / "recording" / "walk.snmprec").read_text())]
 
     assert status == 0
     assert [each.split(": ")[:2] for each in told["incomplete"]] == [["1.3.6.1.4", "the walk does not advance"]]

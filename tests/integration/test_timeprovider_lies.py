@@ -28,7 +28,7 @@ from timesyncd.simulation.grandmaster.lies import (
     Truncated,
 )
 from timesyncd.simulation.grandmaster.mib import RecordedMib
-from timesyncd.snmp.messages import Pdu
+from timesyncd.simulation.grandmaster.wire import WirePdu
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "nothing_left")]
 
@@ -48,18 +48,18 @@ class OtherTag(ProtocolLie):
 
 
 class OtherObjects(ProtocolLie):
-    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
-        moved = [varbind._replace(oid=(*varbind.oid[:-1], varbind.oid[-1] + 1)) for varbind in answer.varbinds]
+    def answer(self, request: WirePdu, answer: WirePdu) -> WirePdu:
+        moved = [((*oid[:-1], oid[-1] + 1), value) for oid, value in answer.varbinds]
         return replace(answer, varbinds=moved)
 
 
 class Empty(ProtocolLie):
-    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+    def answer(self, request: WirePdu, answer: WirePdu) -> WirePdu:
         return replace(answer, varbinds=[])
 
 
 class Failing(ProtocolLie):
-    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+    def answer(self, request: WirePdu, answer: WirePdu) -> WirePdu:
         return replace(answer, status=5, position=1)
 
 

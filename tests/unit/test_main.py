@@ -68,17 +68,28 @@ def test_a_missing_dependency_names_the_extra(
     )
 
 
-@pytest.mark.parametrize("command", ["demo", "simulate"])
-def test_the_demo_extra_is_named_by_its_commands(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    """The line installs both extras that the simulator and the test bed need."""
-    error = ModuleNotFoundError("No module named 'trustme'", name="trustme")
-    monkeypatch.setattr(import_module(f"timesyncd.cli.{command}"), "run", fails_with(error))
-    ended = program.main([command])
+#: Runs the command in a Python that has every package but one.
+WITHOUT = """
+import sys, timesyncd.__main__ as program
+class Missing:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+sys.exit(program.main(sys.argv[2:]))
+"""
 
-    assert ended == 2
-    assert capsys.readouterr().err.endswith("pip install 'timesyncd[daemon,demo]'\n")
+
+@pytest.mark.parametrize("command", ["demo", "simulate"])
+@pytest.mark.parametrize("package", ["pyasn1", "pysnmp"])
+def test_the_demo_extra_is_named_by_its_commands(command: str, package: str) -> None:
+    """With the daemon's packages and without the simulator's, one line installs both extras, and nothing is started."""
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHOUT, package, command], capture_output=True, text=True, check=False
+    )
+
+    line = f"timesyncd {command}: the package {package} is missing: pip install 'timesyncd[daemon,demo]'\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", line)
 
 
 @pytest.mark.parametrize("module", ["timesyncd.daemon.daemon", "numpy", None])

@@ -10,22 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.simulation.grandmaster import mib as grandmaster_mib
-from timesyncd.simulation.grandmaster.agent import NOT_WRITABLE, SET, SnmpAgent, keys_at, respond
+from timesyncd.simulation.grandmaster.agent import SnmpAgent, respond
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.mib import RecordedMib
+from timesyncd.simulation.grandmaster.wire import NOT_WRITABLE, NULL, PduKind, UsmUser, WirePdu
 from timesyncd.snmp import ber, messages, security
 from timesyncd.snmp.messages import Pdu, PduType, Varbind, decode_pdu, encode_request
+from timesyncd.snmp.security import LocalizedKeys, MasterKeys
 from timesyncd.snmp.values import Oid, User
 
 AT_S = 1_772_600_767.0
 USER = User("watcher", "sha256", "green-window", "aes128", "yellow-door", context="lab")
 SYS_NAME: Oid = (1, 3, 6, 1, 2, 1, 1, 5, 0)
-AGENT = SnmpAgent(Device(clock=lambda: AT_S), user=USER)
+#: The same user, as the agent has it.
+KNOWN = UsmUser("watcher", "sha256", "green-window", "aes128", "yellow-door", context="lab")
+AGENT = SnmpAgent(Device(clock=lambda: AT_S), user=KNOWN)
+ENGINE = security.SnmpEngine(AGENT.engine.engine_id, AGENT.engine.boots, AGENT.engine.time)
 QUESTION = encode_request(PduType.GET, 4711, [SYS_NAME])
 
 
-def bulk(after: Sequence[Oid], non_repeaters: int = 0) -> Pdu:
-    return Pdu(PduType.GET_BULK, 1, non_repeaters, 10, [Varbind(oid, ber.NULL, None) for oid in after])
+def bulk(after: Sequence[Oid], non_repeaters: int = 0) -> WirePdu:
+    return WirePdu(PduKind.GET_BULK, 1, non_repeaters, 10, [(oid, NULL) for oid in after])
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,7 @@ def test_getbulk_fills_one_datagram(after: list[int], non_repeaters: int, found:
     answer = respond(bulk([(1, 3, 6, n) for n in after], non_repeaters), mib)
 
     assert answer is not None
-    assert [varbind.oid[-1] for varbind in answer.varbinds] == found
+    assert [oid[-1] for oid, _ in answer.varbinds] == found
 
 
 def test_getbulk_answers_once_whatever_the_size() -> None:
@@ -47,7 +52,7 @@ def test_getbulk_answers_once_whatever_the_size() -> None:
     answer = respond(bulk([(1, 3, 6)]), mib)
 
     assert answer is not None
-    assert [varbind.oid for varbind in answer.varbinds] == [(1, 3, 6, 1)]
+    assert [oid for oid, _ in answer.varbinds] == [(1, 3, 6, 1)]
 
 
 @given(st.integers(0, 60), st.integers(0, 2**64 - 1))
@@ -66,7 +71,24 @@ def test_getbulk_never_fills_more_than_a_datagram(length: int, number: int) -> N
     assert len(answer) <= 1_472
 
 
-def sealed(asked: bytes, user: User = USER, engine: security.SnmpEngine = AGENT.engine, keys_of: User = USER) -> bytes:
+def keys_at(user: User, engine_id: bytes) -> LocalizedKeys:
+    return MasterKeys(user).at(engine_id)
+
+
+def test_getbulk_leaves_room_for_the_longest_header() -> None:
+    """With the longest digest, user name and context an answer still fits into Ethernet's 1 500 octets."""
+    user = User("n" * 32, "sha512", "green-window", "aes256", "yellow-door", "c" * 32)
+    known = UsmUser(user.name, user.auth, user.auth_pass, user.priv, user.priv_pass, user.context)
+    mib = RecordedMib(((1, 3, 6, n), grandmaster_mib.text("")) for n in range(500))
+    agent = SnmpAgent(Device(clock=lambda: AT_S), user=known, mib=mib)
+    asked = encode_request(PduType.GET_BULK, 1, [(1, 3)], 500)
+    answer = agent.answer(sealed(asked, user, keys_of=user))
+
+    assert answer is not None
+    assert 1_400 < len(answer) <= 1_472
+
+
+def sealed(asked: bytes, user: User = USER, engine: security.SnmpEngine = ENGINE, keys_of: User = USER) -> bytes:
     scoped = security.scoped_pdu(b"", user.context.encode(), asked)
     return security.seal(7, True, engine, user.name.encode(), keys_at(keys_of, engine.engine_id), scoped)
 
@@ -83,11 +105,11 @@ DISCOVERY = security.plain(7, True, security.SnmpEngine(b"", 0, 0), b"", securit
 @pytest.mark.parametrize(
     ("question", "counter", "request_number"),
     [
-        (sealed(QUESTION, engine=replace(AGENT.engine, engine_id=b"other")), security.UNKNOWN_ENGINE_ID, 0),
+        (sealed(QUESTION, engine=replace(ENGINE, engine_id=b"other")), security.UNKNOWN_ENGINE_ID, 0),
         (DISCOVERY, security.UNKNOWN_ENGINE_ID, 4711),
         (sealed(QUESTION, replace(USER, name="eva")), security.UNKNOWN_USER, 0),
         (sealed(QUESTION, keys_of=replace(USER, auth_pass="another-one")), security.WRONG_DIGEST, 0),
-        (sealed(QUESTION, engine=replace(AGENT.engine, boots=1)), security.NOT_IN_TIME_WINDOW, 0),
+        (sealed(QUESTION, engine=replace(ENGINE, boots=1)), security.NOT_IN_TIME_WINDOW, 0),
         (sealed(QUESTION, keys_of=replace(USER, priv_pass="another-one")), security.DECRYPTION_ERROR, 0),
         (sealed(QUESTION, replace(USER, context="")), security.UNKNOWN_CONTEXT, 4711),
     ],
@@ -95,7 +117,7 @@ DISCOVERY = security.plain(7, True, security.SnmpEngine(b"", 0, 0), b"", securit
 )
 def test_each_fault_has_its_report(question: bytes, counter: Oid, request_number: int) -> None:
     """It counts the fault, and has the request's number wherever that can be read."""
-    agent = SnmpAgent(Device(clock=lambda: AT_S), user=USER)
+    agent = SnmpAgent(Device(clock=lambda: AT_S), user=KNOWN)
     agent.answer(question)
     report = opened(agent.answer(question))
 
@@ -105,7 +127,7 @@ def test_each_fault_has_its_report(question: bytes, counter: Oid, request_number
 
 def test_only_the_time_report_is_signed() -> None:
     """A client with the right key and the wrong time must be able to trust the report; no other client needs to."""
-    late = AGENT.answer(sealed(QUESTION, engine=replace(AGENT.engine, boots=1)))
+    late = AGENT.answer(sealed(QUESTION, engine=replace(ENGINE, boots=1)))
     unknown = AGENT.answer(sealed(QUESTION, replace(USER, name="eva")))
 
     assert late is not None and unknown is not None
@@ -115,7 +137,7 @@ def test_only_the_time_report_is_signed() -> None:
 
 def test_a_set_is_refused_with_what_it_asked() -> None:
     """notWritable for the first variable, and the same variables back (RFC 3416 section 4.2.5)."""
-    request = messages.message(b"public", bytes((SET,)) + QUESTION[1:])
+    request = messages.message(b"public", bytes((PduKind.SET,)) + QUESTION[1:])
     answer = AGENT.answer(request)
 
     assert answer is not None
@@ -137,7 +159,7 @@ QUESTIONS = [messages.message(b"public", QUESTION), sealed(QUESTION)]
 @pytest.mark.parametrize("question", QUESTIONS, ids=["v2c", "v3"])
 def test_a_good_question_is_answered(question: bytes) -> None:
     """Otherwise the next test would prove nothing."""
-    answer = SnmpAgent(Device(clock=lambda: AT_S), user=USER).answer(question)
+    answer = SnmpAgent(Device(clock=lambda: AT_S), user=KNOWN).answer(question)
 
     assert answer is not None
     assert len(answer) > len(question)

@@ -14,10 +14,10 @@ from timesyncd.simulation.grandmaster.alarms import DeviceEvent, SimulatedAlarm,
 from timesyncd.simulation.grandmaster.device import Device, Servo
 from timesyncd.simulation.grandmaster.gnss import SimulatedPosition, SimulatedSatellite
 from timesyncd.simulation.grandmaster.lies import LIES
-from timesyncd.simulation.grandmaster.mib import AgentMib, Value
+from timesyncd.simulation.grandmaster.mib import AgentMib
 from timesyncd.simulation.grandmaster.notifications import notifications_of, syslog_line
 from timesyncd.simulation.grandmaster.simulated import load_recording
-from timesyncd.snmp.values import Oid
+from timesyncd.simulation.grandmaster.wire import Oid, Value
 
 MIB_2 = "1.3.6.1.2.1"
 PTPBASE = f"{MIB_2}.241.1.2"

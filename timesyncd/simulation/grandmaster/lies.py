@@ -12,12 +12,10 @@ from dataclasses import replace
 from timesyncd.simulation.grandmaster import mib as grandmaster_mib
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.hardware import GNSS_IF_INDEX
-from timesyncd.simulation.grandmaster.mib import AgentMib, DeviceMib, Object, Table, Tables, Value, numbered
+from timesyncd.simulation.grandmaster.mib import AgentMib, DeviceMib, Table, Tables, numbered
 from timesyncd.simulation.grandmaster.oids_ptpbase import CLOCKS
 from timesyncd.simulation.grandmaster.oids_symm import SATELLITES
-from timesyncd.snmp import ber
-from timesyncd.snmp.messages import Pdu, PduType, Varbind
-from timesyncd.snmp.values import Oid
+from timesyncd.simulation.grandmaster.wire import Object, Oid, PduKind, Value, ValueTag, WirePdu
 
 ROWS = 1_000_000
 
@@ -28,7 +26,7 @@ class ProtocolLie:
     def mib(self, mib: AgentMib) -> AgentMib:
         return mib
 
-    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+    def answer(self, request: WirePdu, answer: WirePdu) -> WirePdu:
         return answer
 
     def datagrams(self, octets: bytes) -> Iterable[bytes]:
@@ -48,17 +46,17 @@ class LyingLength(ProtocolLie):
 
 
 class OtherRequest(ProtocolLie):
-    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+    def answer(self, request: WirePdu, answer: WirePdu) -> WirePdu:
         return replace(answer, number=(request.number + 1) % 2**31)
 
 
 class NotAdvancing(ProtocolLie):
     """A walk that never ends: what follows an object is that object."""
 
-    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
-        if request.kind is PduType.GET:
+    def answer(self, request: WirePdu, answer: WirePdu) -> WirePdu:
+        if request.kind is PduKind.GET:
             return answer
-        return replace(answer, varbinds=[Varbind(asked.oid, *grandmaster_mib.integer(4)) for asked in request.varbinds])
+        return replace(answer, varbinds=[(oid, grandmaster_mib.integer(4)) for oid, _ in request.varbinds])
 
 
 class MillionRows(ProtocolLie):
@@ -85,7 +83,7 @@ class Rewriting(ProtocolLie):
 
 def wrong_types() -> ProtocolLie:
     """Every INTEGER is a text."""
-    return Rewriting([()], lambda value: grandmaster_mib.text("locked") if value.tag == ber.INTEGER else value)
+    return Rewriting([()], lambda value: grandmaster_mib.text("locked") if value.tag == ValueTag.INTEGER else value)
 
 
 def interval_as_text() -> ProtocolLie:

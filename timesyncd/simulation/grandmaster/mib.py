@@ -12,62 +12,51 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, Protocol, overload
 
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.snmp import ber, messages
-from timesyncd.snmp.values import Index, Oid, Raw, format_oid
+from timesyncd.simulation.grandmaster.wire import Index, Object, Oid, Value, ValueTag
 
-
-class Value(NamedTuple):
-    """`tag` is BER's; `raw` is None where there is no such object."""
-
-    tag: int
-    raw: Raw | None
-
-
-Object = tuple[Oid, Value]
-
-NO_SUCH_OBJECT = Value(messages.NO_SUCH_OBJECT, None)
-NO_SUCH_INSTANCE = Value(messages.NO_SUCH_INSTANCE, None)
-END_OF_MIB_VIEW = Value(messages.END_OF_MIB_VIEW, None)
+NO_SUCH_OBJECT = Value(ValueTag.NO_SUCH_OBJECT, None)
+NO_SUCH_INSTANCE = Value(ValueTag.NO_SUCH_INSTANCE, None)
+END_OF_MIB_VIEW = Value(ValueTag.END_OF_MIB_VIEW, None)
 
 
 def integer(value: int) -> Value:
-    return Value(ber.INTEGER, value)
+    return Value(ValueTag.INTEGER, value)
 
 
 def octets(content: bytes) -> Value:
-    return Value(ber.OCTETS, content)
+    return Value(ValueTag.OCTETS, content)
 
 
 def text(content: str) -> Value:
-    return Value(ber.OCTETS, content.encode())
+    return Value(ValueTag.OCTETS, content.encode())
 
 
 def object_id(oid: Oid) -> Value:
-    return Value(ber.OID, format_oid(oid))
+    return Value(ValueTag.OBJECT_ID, oid)
 
 
 def truth(value: bool) -> Value:
-    return Value(ber.INTEGER, 1 if value else 2)
+    return Value(ValueTag.INTEGER, 1 if value else 2)
 
 
 def gauge(value: int) -> Value:
-    return Value(messages.GAUGE32, value)
+    return Value(ValueTag.GAUGE32, value)
 
 
 def counter(value: int) -> Value:
-    return Value(messages.COUNTER32, value % 2**32)
+    return Value(ValueTag.COUNTER32, value % 2**32)
 
 
 def counter64(value: int) -> Value:
-    return Value(messages.COUNTER64, value % 2**64)
+    return Value(ValueTag.COUNTER64, value % 2**64)
 
 
 def ticks(value: int) -> Value:
     """TimeTicks: hundredths of a second."""
-    return Value(messages.TIME_TICKS, value % 2**32)
+    return Value(ValueTag.TIME_TICKS, value % 2**32)
 
 
 Rows = Sequence[tuple[Index, Any]]

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, SimulatedAlarm
-from timesyncd.simulation.grandmaster.mib import Object
-from timesyncd.snmp.values import Oid
+from timesyncd.simulation.grandmaster.wire import Object, Oid
 
 SNMP_TRAPS: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 5)
 COLD_START, LINK_DOWN, LINK_UP = (*SNMP_TRAPS, 1), (*SNMP_TRAPS, 3), (*SNMP_TRAPS, 4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.simulation.grandmaster.mib import Table, Value, scalars
+from timesyncd.simulation.grandmaster.mib import Table, scalars
 from timesyncd.simulation.grandmaster.oids_standard import MIB_2
-from timesyncd.snmp.values import Oid
+from timesyncd.simulation.grandmaster.wire import Oid, Value
 
 NTPV4: Oid = (*MIB_2, 197, 1)
 

@@ -10,9 +10,9 @@ from typing import Any
 from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.device import Device, Servo
 from timesyncd.simulation.grandmaster.hardware import SimulatedPort
-from timesyncd.simulation.grandmaster.mib import LazyRows, Rows, Table, Value, scalars
+from timesyncd.simulation.grandmaster.mib import LazyRows, Rows, Table, scalars
 from timesyncd.simulation.grandmaster.oids_standard import MIB_2
-from timesyncd.snmp.values import Index, Oid
+from timesyncd.simulation.grandmaster.wire import Index, Oid, Value
 
 PTPBASE: Oid = (*MIB_2, 241)
 CLOCKS = (*PTPBASE, 1, 2)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.device import Device, Servo
 from timesyncd.simulation.grandmaster.mib import Table, scalars
-from timesyncd.snmp.values import Oid
+from timesyncd.simulation.grandmaster.wire import Oid
 
 S650: Oid = (1, 3, 6, 1, 4, 1, 9070, 1, 2, 5, 7, 8)
 

@@ -8,8 +8,8 @@ from typing import Any
 from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.hardware import MANUFACTURER, SimulatedInterface, SimulatedModule, SimulatedSensor
-from timesyncd.simulation.grandmaster.mib import Rows, Table, Value, scalars
-from timesyncd.snmp.values import Index, Oid
+from timesyncd.simulation.grandmaster.mib import Rows, Table, scalars
+from timesyncd.simulation.grandmaster.wire import Index, Oid, Value
 
 MIB_2: Oid = (1, 3, 6, 1, 2, 1)
 SYSTEM, INTERFACES, IF_X_ENTRY = (*MIB_2, 1), (*MIB_2, 2), (*MIB_2, 31, 1, 1, 1)

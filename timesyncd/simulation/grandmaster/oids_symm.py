@@ -14,9 +14,9 @@ from timesyncd.simulation.grandmaster.hardware import (
     MANUFACTURER,
     SimulatedClient,
 )
-from timesyncd.simulation.grandmaster.mib import Rows, Table, Value, numbered, scalars
+from timesyncd.simulation.grandmaster.mib import Rows, Table, numbered, scalars
 from timesyncd.simulation.grandmaster.oids_standard import by_index
-from timesyncd.snmp.values import Oid
+from timesyncd.simulation.grandmaster.wire import Oid, Value
 
 SYMM_COMMON: Oid = (1, 3, 6, 1, 4, 1, 9070, 1, 2, 5)
 PTP, NTP, NTP_CLIENT = (*SYMM_COMMON, 1, 1), (*SYMM_COMMON, 1, 2), (*SYMM_COMMON, 1, 3, 1)

@@ -10,10 +10,10 @@ from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.alarms import KINDS, AlarmKind, SimulatedAlarm
 from timesyncd.simulation.grandmaster.device import Device, Servo
 from timesyncd.simulation.grandmaster.hardware import CHASSIS, CLOCK_MODULE, SimulatedReference
-from timesyncd.simulation.grandmaster.mib import Rows, Table, Value, numbered, scalars
+from timesyncd.simulation.grandmaster.mib import Rows, Table, numbered, scalars
 from timesyncd.simulation.grandmaster.notifications import SEVERITIES, SYS_MODULE
 from timesyncd.simulation.grandmaster.oids_standard import indexed
-from timesyncd.snmp.values import Index, Oid
+from timesyncd.simulation.grandmaster.wire import Index, Oid, Value
 
 TP5000E: Oid = (1, 3, 6, 1, 4, 1, 9070, 1, 2, 5, 7, 1)
 ALARMS, EVENTS = (*TP5000E, 2, 1, 1), (*TP5000E, 2, 2, 1)

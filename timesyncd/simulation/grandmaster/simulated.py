@@ -23,10 +23,10 @@ from timesyncd.simulation.grandmaster.agent import SnmpAgent
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.hardware import MODELS
 from timesyncd.simulation.grandmaster.https import WebInterface
-from timesyncd.simulation.grandmaster.mib import RecordedMib, Value
+from timesyncd.simulation.grandmaster.mib import RecordedMib
+from timesyncd.simulation.grandmaster.snmprec import parse_snmprec
 from timesyncd.simulation.grandmaster.traps import SyslogSender, TrapSender
-from timesyncd.snmp.snmprec import parse_snmprec
-from timesyncd.snmp.values import User
+from timesyncd.simulation.grandmaster.wire import UsmUser
 
 WALK = "walk.snmprec"
 
@@ -42,11 +42,11 @@ class PlayedRecording:
 def load_recording(folder: Path) -> PlayedRecording:
     """Raises ConfigError when there is no such folder or its walk cannot be read."""
     try:
-        rows = parse_snmprec((folder / WALK).read_text())
+        objects = parse_snmprec((folder / WALK).read_text())
         bodies = {path.name: path.read_bytes() for path in sorted(folder.glob("https/*"))}
     except (OSError, UnicodeDecodeError, Malformed) as error:
         raise ConfigError(f"recording {folder}: {error}") from error
-    return PlayedRecording(RecordedMib((row.oid, Value(row.tag, row.value)) for row in rows), bodies)
+    return PlayedRecording(RecordedMib(objects), bodies)
 
 
 Address = tuple[str, int]
@@ -82,7 +82,7 @@ class SimulatedGrandmaster:
     plan: SimulationPlan
     device: Device
     agent: SnmpAgent
-    user: User
+    user: UsmUser
     web: WebInterface | None
     username: str
     password: str
@@ -152,7 +152,7 @@ async def _start(
 ) -> SimulatedGrandmaster:
     recording = played if isinstance(played, PlayedRecording) else None
     username, password = f"watch-{secrets.token_hex(2)}", secrets.token_hex(8)
-    user = User(f"watch-{secrets.token_hex(2)}", "sha256", secrets.token_hex(8), "aes128", secrets.token_hex(8))
+    user = UsmUser(f"watch-{secrets.token_hex(2)}", "sha256", secrets.token_hex(8), "aes128", secrets.token_hex(8))
     port = plan.snmp_port + place if plan.snmp_port else 0
     agent = SnmpAgent(device, plan.host, port, secrets.token_hex(6), user, recording.mib if recording else None)
     await _bound(agent.start, f"{plan.host}, UDP port {port}")

@@ -14,22 +14,29 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
-from timesyncd.errors import Malformed, Refused
-from timesyncd.simulation.grandmaster import mib
-from timesyncd.simulation.grandmaster.agent import SnmpAgent, keys_at
+from timesyncd.clocks import NS_PER_S
+from timesyncd.errors import Malformed
+from timesyncd.simulation.grandmaster import mib, wire
+from timesyncd.simulation.grandmaster.agent import SnmpAgent
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.notifications import SentNotification, notifications_of, syslog_line
-from timesyncd.snmp import messages, security
-from timesyncd.snmp.messages import Pdu, PduType, Varbind, decode_pdu, encode_pdu, encode_request
-from timesyncd.snmp.values import Oid, User
+from timesyncd.simulation.grandmaster.wire import (
+    AuthoritativeEngine,
+    Oid,
+    PduKind,
+    ScopedPdu,
+    UsmUser,
+    V3Message,
+    WirePdu,
+)
 
 SYS_UPTIME: Oid = (1, 3, 6, 1, 2, 1, 1, 3, 0)
 SNMP_TRAP_OID: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 4, 1, 0)
 #: An inform is repeated after this time, so often; a grandmaster whose receiver is away forgets what it has no room for.
 RETRY_S, TRIES, WAITING = 1.0, 5, 200
 
-_NOBODY = security.SnmpEngine(b"", 0, 0)
+_NOBODY = AuthoritativeEngine(b"", 0, 0)
 T = TypeVar("T")
 
 
@@ -41,7 +48,7 @@ class TrapSender(asyncio.DatagramProtocol):
     """
 
     def __init__(
-        self, agent: SnmpAgent, host: str, port: int, *, user: User | None = None, inform: bool = False
+        self, agent: SnmpAgent, host: str, port: int, *, user: UsmUser | None = None, inform: bool = False
     ) -> None:
         self._agent = agent
         self._target = (host, port)
@@ -49,9 +56,9 @@ class TrapSender(asyncio.DatagramProtocol):
         self._inform = inform
         self._sequence: Counter[Oid] = Counter()
         self._numbers = itertools.count(1)
-        self._waiting: asyncio.Queue[Pdu] = asyncio.Queue(WAITING)
+        self._waiting: asyncio.Queue[WirePdu] = asyncio.Queue(WAITING)
         self._heard: asyncio.Queue[bytes] = asyncio.Queue()
-        self._peer: security.EngineClock | None = None
+        self._peer: tuple[AuthoritativeEngine, int] | None = None
 
     async def __aenter__(self) -> Self:
         """Raises OSError when the receiver's name is none."""
@@ -79,7 +86,7 @@ class TrapSender(asyncio.DatagramProtocol):
             elif not self._inform:
                 self._transport.sendto(self._trap(pdu))
 
-    def _pdu(self, notification: SentNotification) -> Pdu:
+    def _pdu(self, notification: SentNotification) -> WirePdu:
         varbinds = [
             (SYS_UPTIME, mib.ticks(int(self._agent.device.uptime_s * 100))),
             (SNMP_TRAP_OID, mib.object_id(notification.oid)),
@@ -88,22 +95,22 @@ class TrapSender(asyncio.DatagramProtocol):
         if notification.sequence_at is not None:
             self._sequence[notification.oid] += 1
             varbinds.append((notification.sequence_at, mib.integer(self._sequence[notification.oid])))
-        kind = PduType.INFORM if self._inform else PduType.TRAP
-        return Pdu(kind, next(self._numbers), 0, 0, [Varbind(oid, *value) for oid, value in varbinds])
+        return WirePdu(PduKind.INFORM if self._inform else PduKind.TRAP, next(self._numbers), 0, 0, varbinds)
 
-    def _trap(self, pdu: Pdu) -> bytes:
+    def _trap(self, pdu: WirePdu) -> bytes:
         """Of a trap the sender is the authoritative engine."""
         if self._user is None:
             return self._open(pdu)
         return self._secured(self._user, self._agent.engine, False, pdu)
 
-    def _open(self, pdu: Pdu) -> bytes:
-        return messages.message(self._agent.community.encode(), encode_pdu(pdu))
+    def _open(self, pdu: WirePdu) -> bytes:
+        return wire.encode_v2c(self._agent.community.encode(), pdu)
 
-    def _secured(self, user: User, engine: security.SnmpEngine, reportable: bool, pdu: Pdu) -> bytes:
-        scoped = security.scoped_pdu(self._agent.engine.engine_id, user.context.encode(), encode_pdu(pdu))
-        keys = keys_at(user, engine.engine_id)
-        return security.seal(pdu.number, reportable, engine, user.name.encode(), keys, scoped)
+    def _secured(self, user: UsmUser, engine: AuthoritativeEngine, reportable: bool, pdu: WirePdu) -> bytes:
+        scoped = ScopedPdu(self._agent.engine.engine_id, user.context.encode(), pdu)
+        flags = wire.AUTH | wire.PRIV | (wire.REPORTABLE if reportable else 0)
+        keys = wire.keys_at(user, engine.engine_id)
+        return wire.encode_v3(pdu.number, flags, engine, user.name.encode(), keys, scoped)
 
     async def _deliver(self) -> None:
         while True:
@@ -113,22 +120,23 @@ class TrapSender(asyncio.DatagramProtocol):
             else:
                 await self._inform_v3(self._user, pdu)
 
-    async def _inform_v2c(self, pdu: Pdu) -> None:
+    async def _inform_v2c(self, pdu: WirePdu) -> None:
         await self._ask(self._open(pdu), lambda data: _acknowledges(data, pdu))
 
-    async def _inform_v3(self, user: User, pdu: Pdu) -> None:
+    async def _inform_v3(self, user: UsmUser, pdu: WirePdu) -> None:
         """Of an inform the receiver is the authoritative engine: ask who it is, take its time, and then inform."""
         for _ in range(3):
             answer = await self._ask(self._inform_datagram(user, pdu), lambda data: _message_for(data, pdu))
-            if answer is None or answer.flags & security.PRIV:
+            if answer is None or answer.flags & wire.PRIV:
                 return
-            self._peer = security.EngineClock(answer.engine, time.monotonic_ns())
+            self._peer = answer.engine, time.monotonic_ns()
 
-    def _inform_datagram(self, user: User, pdu: Pdu) -> bytes:
+    def _inform_datagram(self, user: UsmUser, pdu: WirePdu) -> bytes:
         if self._peer is None:
-            question = security.scoped_pdu(b"", b"", encode_request(PduType.GET, pdu.number, ()))
-            return security.plain(pdu.number, True, _NOBODY, b"", question)
-        return self._secured(user, self._peer.at(time.monotonic_ns()), True, pdu)
+            question = ScopedPdu(b"", b"", WirePdu(PduKind.GET, pdu.number, 0, 0, []))
+            return wire.encode_v3(pdu.number, wire.REPORTABLE, _NOBODY, b"", None, question)
+        engine, at_ns = self._peer
+        return self._secured(user, engine.after((time.monotonic_ns() - at_ns) // NS_PER_S), True, pdu)
 
     async def _ask(self, datagram: bytes, accept: Callable[[bytes], T | None]) -> T | None:
         """What `accept` makes of the answer; None when none came to any of the tries."""
@@ -145,18 +153,18 @@ class TrapSender(asyncio.DatagramProtocol):
         return None
 
 
-def _acknowledges(datagram: bytes, pdu: Pdu) -> bool | None:
+def _acknowledges(datagram: bytes, pdu: WirePdu) -> bool | None:
     try:
-        answer = decode_pdu(messages.parse(datagram)[1])
+        _, answer = wire.decode_v2c(datagram)
     except Malformed:
         return None
-    return (answer.kind, answer.number) == (PduType.RESPONSE, pdu.number) or None
+    return (answer.kind, answer.number) == (PduKind.RESPONSE, pdu.number) or None
 
 
-def _message_for(datagram: bytes, pdu: Pdu) -> security.UsmMessage | None:
+def _message_for(datagram: bytes, pdu: WirePdu) -> V3Message | None:
     try:
-        message = security.parse(datagram)
-    except (Malformed, Refused):
+        message = wire.decode_v3(datagram)
+    except Malformed:
         return None
     return message if message.number == pdu.number else None
 
