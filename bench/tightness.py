@@ -101,7 +101,7 @@ def scores_of(moments: Iterable[Moment]) -> list[Score]:
 def simulated(job: tuple[str, int]) -> list[Score]:
     name, seed = job
     return scores_of(
-        Moment(each.row, each.told, ours, each.utc_error_ns, each.blind)
+        Moment(each.row, each.is_reading, ours, each.utc_error_ns, each.blind)
         for each, ours in replayed(BY_NAME[name], seed, SECONDS)
     )
 

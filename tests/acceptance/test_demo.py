@@ -173,7 +173,7 @@ def test_the_job_gets_both_signals_and_its_straggler_rank(whole: Ended) -> None:
 
 
 def test_the_whole_demo_leaves_nothing(whole: Ended) -> None:
-    """No process, namespace or file remains, and the result says so."""
+    """No process, namespace or file remains, and the result states it."""
     assert whole.result["leftovers"] == []
     assert whole.left_behind == []
 

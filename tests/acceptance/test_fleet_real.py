@@ -1,6 +1,6 @@
 """
 A fleet of real parts: two nodes with a PTP bed, two hubs and a broker that keeps nothing, through the death of the broker and of
-either hub. What the nodes have to tell arrives at both hubs once, one hub speaks at a time, and a set of nodes is judged.
+either hub. What the nodes publish arrives at both hubs once, one hub publishes at a time, and a set of nodes is judged.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Fleet:
 
 
 @dataclass
-class Course:
+class FleetRun:
     """What was seen, in the order of its happening."""
 
     first: list[str] = field(default_factory=list)
@@ -100,49 +100,49 @@ class Course:
 
 
 @pytest.fixture(scope="module")
-def course() -> Iterator[Course]:
+def fleet_run() -> Iterator[FleetRun]:
     with ExitStack() as stack:
         yield play(Fleet(stack))
 
 
-def play(fleet: Fleet) -> Course:
-    course = Course()
+def play(fleet: Fleet) -> FleetRun:
+    fleet_run = FleetRun()
     for hub in HUBS:
         eventually(lambda: fleet.alignment_ns(hub), lambda ns: ns is not None, 60.0)  # noqa: B023
-    course.first = eventually(lambda: fleet.primaries("hub-b"), bool)
-    course.as_seen_by_a_node = eventually(lambda: fleet.primaries("n1"), bool)
+    fleet_run.first = eventually(lambda: fleet.primaries("hub-b"), bool)
+    fleet_run.as_seen_by_a_node = eventually(lambda: fleet.primaries("n1"), bool)
     url = fleet.daemons["hub-b"].page
-    course.good = preflight(nodes=NODES, max_alignment_ns=10**9, url=url)
-    course.too_tight = preflight(nodes=NODES, max_alignment_ns=1, url=url)
+    fleet_run.good = preflight(nodes=NODES, max_alignment_ns=10**9, url=url)
+    fleet_run.too_tight = preflight(nodes=NODES, max_alignment_ns=1, url=url)
 
     accidents(fleet)
     for hub in HUBS:
         for node in NODES:
             both = partial(fleet.both, hub, node)
-            course.kept[hub, node] = eventually(both, lambda seen: seen[0] == seen[1], ARRIVES_WITHIN_S)
+            fleet_run.kept[hub, node] = eventually(both, lambda seen: seen[0] == seen[1], ARRIVES_WITHIN_S)
 
     fleet.daemons["hub-a"].kill()
-    course.second = eventually(lambda: fleet.primaries("hub-b"), ["hub-b"].__eq__, TAKES_OVER_WITHIN_S)
+    fleet_run.second = eventually(lambda: fleet.primaries("hub-b"), ["hub-b"].__eq__, TAKES_OVER_WITHIN_S)
     fleet.daemons["hub-a"].start()
 
-    own = course.own_rollups = eventually(lambda: minutes(fleet, "n1"), is_whole, MINUTE_WITHIN_S)
-    course.rollups = {
+    own = fleet_run.own_rollups = eventually(lambda: minutes(fleet, "n1"), is_whole, MINUTE_WITHIN_S)
+    fleet_run.rollups = {
         hub: eventually(partial(minutes, fleet, hub), lambda rows: len(rows) >= len(own), ARRIVES_WITHIN_S)[: len(own)]
         for hub in HUBS
     }
-    course.waiting = eventually(
+    fleet_run.waiting = eventually(
         lambda: metric(fleet.daemons["n1"], "timesyncd_outbox_waiting_rows"), (0.0).__eq__, ARRIVES_WITHIN_S
     )
-    course.lost = metric(fleet.daemons["n1"], "timesyncd_outbox_lost_total")
+    fleet_run.lost = metric(fleet.daemons["n1"], "timesyncd_outbox_lost_total")
 
     fleet.daemons["n2"].kill()
     time.sleep(VOID_AFTER_NS / 1e9)
-    course.failed = preflight(nodes=NODES, max_alignment_ns=10**9, timeout_s=3.0, url=url)
-    return course
+    fleet_run.failed = preflight(nodes=NODES, max_alignment_ns=10**9, timeout_s=3.0, url=url)
+    return fleet_run
 
 
 def accidents(fleet: Fleet) -> None:
-    """The broker dies while there is something to tell, and a hub dies meanwhile; then each comes back."""
+    """The broker dies while there is something to publish, and a hub dies meanwhile; then each comes back."""
     fleet.broker.stop()
     os.kill(fleet.ptp["n1"].pid, signal.SIGSTOP)
     eventually(lambda: len(fleet.events("n1", "n1")), lambda count: count > 4)
@@ -167,49 +167,49 @@ def is_whole(rows: list[tuple[Any, ...]]) -> bool:
     return {"offset_ns", "path_delay_ns", "gm_bound_ns"} <= {row[1] for row in rows}
 
 
-def test_one_hub_speaks_and_every_daemon_knows_which(course: Course) -> None:
+def test_one_hub_publishes_and_every_daemon_knows_which(fleet_run: FleetRun) -> None:
     """The first by name; when it is dead, the other one."""
-    assert (course.first, course.as_seen_by_a_node) == (["hub-a"], ["hub-a"])
-    assert course.second == ["hub-b"]
+    assert (fleet_run.first, fleet_run.as_seen_by_a_node) == (["hub-a"], ["hub-a"])
+    assert fleet_run.second == ["hub-b"]
 
 
-def test_the_nodes_agree_within_what_their_bounds_allow(course: Course) -> None:
-    """Also by the word of the hub that keeps silent; and not within a nanosecond."""
-    assert (course.good.ok, course.too_tight.ok) == (True, False)
-    assert 0 < course.good.alignment_ns < 10**9
-    assert sorted(node.node for node in course.good.nodes) == sorted(NODES)
+def test_the_nodes_agree_within_what_their_bounds_allow(fleet_run: FleetRun) -> None:
+    """Also by the standby hub; and not within a nanosecond."""
+    assert (fleet_run.good.ok, fleet_run.too_tight.ok) == (True, False)
+    assert 0 < fleet_run.good.alignment_ns < 10**9
+    assert sorted(node.node for node in fleet_run.good.nodes) == sorted(NODES)
 
 
 @pytest.mark.parametrize("hub", HUBS)
 @pytest.mark.parametrize("node", NODES)
-def test_every_event_is_in_every_hub_s_store_once(course: Course, hub: str, node: str) -> None:
-    """With its number, whoever was dead when it happened."""
-    own, kept = course.kept[hub, node]
+def test_every_event_is_in_every_hub_s_store_once(fleet_run: FleetRun, hub: str, node: str) -> None:
+    """With its number, whichever hub was dead when it happened."""
+    own, kept = fleet_run.kept[hub, node]
     sequences = [sequence for sequence, _ in own]
 
     assert kept == own
     assert len(sequences) == len(set(sequences)) > 0
 
 
-def test_a_minute_is_the_same_on_the_node_and_on_both_hubs(course: Course) -> None:
-    """Rolled up where the samples are, and kept as that node says."""
-    assert is_whole(course.own_rollups)
-    assert course.rollups == dict.fromkeys(HUBS, course.own_rollups)
+def test_a_minute_is_the_same_on_the_node_and_on_both_hubs(fleet_run: FleetRun) -> None:
+    """Rolled up where the samples are, and kept unchanged."""
+    assert is_whole(fleet_run.own_rollups)
+    assert fleet_run.rollups == dict.fromkeys(HUBS, fleet_run.own_rollups)
 
 
-def test_nothing_waits_and_nothing_was_lost(course: Course) -> None:
+def test_nothing_waits_and_nothing_was_lost(fleet_run: FleetRun) -> None:
     """What both hubs have is cut from the outbox."""
-    assert (course.waiting, course.lost) == (0.0, 0.0)
+    assert (fleet_run.waiting, fleet_run.lost) == (0.0, 0.0)
 
 
-def test_a_dead_node_fails_the_preflight_by_its_name(course: Course) -> None:
+def test_a_dead_node_fails_the_preflight_by_its_name(fleet_run: FleetRun) -> None:
     """A node that is silent is unknown, not fine."""
-    assert (course.failed.ok, course.failed.alignment_ns) == (False, None)
-    assert course.failed.reason.startswith("n2: ")
+    assert (fleet_run.failed.ok, fleet_run.failed.alignment_ns) == (False, None)
+    assert fleet_run.failed.reason.startswith("n2: ")
 
 
-def test_the_command_says_the_same(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
-    """With nobody there it fails, and says whom it asked."""
+def test_the_command_fails_without_a_hub(fleet_run: FleetRun, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a hub it fails, and names the address that it tried."""
     status = main(
         ["preflight", "--nodes", "n1,n2", "--max-alignment", "1us", "--timeout", "1s", "--url", "http://127.0.0.1:9/"]
     )

@@ -71,25 +71,25 @@ def bench() -> Iterator[Bench]:
         yield Bench(folder, marker, workshop)
 
 
-def unit_of(node: DaemonProcess, name: str = "gm") -> dict[str, Any]:
-    units = {unit["name"]: unit for unit in ask(node, "grandmasters")}
-    state: dict[str, Any] = units[name]
+def state_of(node: DaemonProcess, name: str = "gm") -> dict[str, Any]:
+    states = {each["name"]: each for each in ask(node, "grandmasters")}
+    state: dict[str, Any] = states[name]
     return state
 
 
 def polled_ns(state: dict[str, Any]) -> int:
-    """When the unit was polled, CLOCK_REALTIME; 0: never."""
+    """When the grandmaster was polled, CLOCK_REALTIME; 0: never."""
     return 0 if state["age_ns"] is None else state["published_realtime_ns"] - state["age_ns"]
 
 
 @dataclass(frozen=True)
 class Reporting:
-    """A unit that a daemon polls once an hour, unless it is told to."""
+    """A grandmaster that a daemon polls once an hour, unless a report causes a poll."""
 
-    unit: SimulatedGrandmaster
+    gm: SimulatedGrandmaster
     node: DaemonProcess
     workshop: Workshop
-    heard: Listener
+    listener: Listener
     viewer: Viewer
     ports: dict[str, int]
 
@@ -100,21 +100,21 @@ def reporting() -> Iterator[Reporting]:
     v3 = {"user": REPORTER.name, "auth": REPORTER.auth, "auth_pass": REPORTER.auth_pass}
     v3 |= {"priv": REPORTER.priv, "priv_pass": REPORTER.priv_pass}
     with place() as (folder, marker), Workshop() as workshop, Mosquitto(marker=marker) as broker:
-        (unit,) = workshop.units(model="tp4100")
-        traps = {"communities": [secret(unit.agent.community, folder / "traps")], "users": [user(v3, folder / "user")]}
+        (gm,) = workshop.grandmasters(model="tp4100")
+        traps = {"communities": [secret(gm.agent.community, folder / "traps")], "users": [user(v3, folder / "user")]}
         sections = [
-            grandmaster("gm", unit.facts(), folder, state_interval_s=3600, table_interval_s=3600),
+            grandmaster("gm", gm.facts(), folder, state_interval_s=3600, table_interval_s=3600),
             section("[traps]", {"host": "127.0.0.1", "port": ports["traps"], **traps}),
             section("[syslog]", {"host": "127.0.0.1", "port": ports["syslog"]}),
         ]
         node = DaemonProcess("hub", folder / "hub", "", marker, broker, more="".join(sections))
-        with Listener(broker) as heard, node, Viewer(node) as viewer:
-            eventually(lambda: unit_of(node), lambda state: state["clock_state"] == "locked")
-            yield Reporting(unit, node, workshop, heard, viewer, ports)
+        with Listener(broker) as listener, node, Viewer(node) as viewer:
+            eventually(lambda: state_of(node), lambda state: state["clock_state"] == "locked")
+            yield Reporting(gm, node, workshop, listener, viewer, ports)
 
 
 def reporter(reporting: Reporting, way: str) -> Callable[[DeviceEvent], None]:
-    agent, ports, workshop = reporting.unit.agent, reporting.ports, reporting.workshop
+    agent, ports, workshop = reporting.gm.agent, reporting.ports, reporting.workshop
     match way:
         case "v2c trap":
             return workshop.open(TrapSender(agent, "127.0.0.1", ports["traps"])).report
@@ -128,52 +128,52 @@ def reporter(reporting: Reporting, way: str) -> Callable[[DeviceEvent], None]:
 @pytest.mark.parametrize(
     ("way", "name"), [("v2c trap", "fan"), ("v3 inform", "temperature"), ("line of syslog", "rb-unlock")]
 )
-def test_what_a_unit_reports_is_told_and_has_it_polled(reporting: Reporting, way: str, name: str) -> None:
-    """An alarm is on MQTT, on the page's stream and in the store, stands in the unit's state, and the unit is asked at once."""
+def test_what_a_grandmaster_reports_is_published_and_causes_a_poll(reporting: Reporting, way: str, name: str) -> None:
+    """An alarm is on MQTT, on the page's stream, in the store and in the grandmaster's state, and causes a poll at once."""
     node, raised = reporting.node, alarm(name, 1, time.time())
     report = reporter(reporting, way)
     reported_ns = time.time_ns()
     reporting.workshop.do(lambda: report(DeviceEvent("raise", raised.raised_s, raised)))
-    (heard,) = eventually(lambda: told_of(reporting.heard.alarms("gm"), raised.s650_id), len)
-    (shown,) = eventually(lambda: told_of(reporting.viewer.of("alarm"), raised.s650_id), len)
-    state = eventually(lambda: unit_of(node), lambda state: polled_ns(state) > reported_ns)
-    (stored,) = eventually(lambda: told_of(stored_alarms(node, "gm"), raised.s650_id, "alarm_id"), len)
+    (event,) = eventually(lambda: with_id(reporting.listener.alarms("gm"), raised.s650_id), len)
+    (shown,) = eventually(lambda: with_id(reporting.viewer.of("alarm"), raised.s650_id), len)
+    state = eventually(lambda: state_of(node), lambda state: polled_ns(state) > reported_ns)
+    (stored,) = eventually(lambda: with_id(stored_alarms(node, "gm"), raised.s650_id, "alarm_id"), len)
 
-    assert (heard["action"], heard["severity"], heard["text"], heard["lost"]) == (
+    assert (event["action"], event["severity"], event["text"], event["lost"]) == (
         "raise",
         raised.severity,
         raised.text,
         0,
     )
-    assert shown == heard
+    assert shown == event
     assert (stored["action"], stored["text"], stored["realtime_ns"]) == (
         "raise",
         raised.text,
-        heard["published_realtime_ns"],
+        event["published_realtime_ns"],
     )
     assert raised.text in [each["text"] for each in state["alarms"]]
 
 
-def told_of(events: list[dict[str, Any]], alarm_id: int | None, key: str = "id") -> list[dict[str, Any]]:
+def with_id(events: list[dict[str, Any]], alarm_id: int | None, key: str = "id") -> list[dict[str, Any]]:
     return [event for event in events if event[key] == alarm_id]
 
 
 def test_a_restart_in_holdover_goes_on_with_the_budget(bench: Bench) -> None:
-    """The store knows when the unit was last locked: the new daemon counts from there. One without a store knows of no beginning."""
-    (unit,) = bench.workshop.units(model="tp5000e")
+    """The store knows when the grandmaster was last locked, and the new daemon counts from there; without a store the time is unknown."""
+    (gm,) = bench.workshop.grandmasters(model="tp5000e")
     sections = [
-        grandmaster("gm", unit.facts(), bench.folder, oscillator="ocxo"),
+        grandmaster("gm", gm.facts(), bench.folder, oscillator="ocxo"),
         section("[oscillator.ocxo]", {"holdover": [[0, 1_000], [BUDGET_S, 3_600_000]]}),
     ]
     with bench.daemon("kept", *sections) as kept, bench.daemon("lost", *sections, has_store=False) as lost:
         eventually(lambda: history.last_locked(StoreLocation(kept.store), "gm"), bool)
-        eventually(lambda: unit_of(lost), lambda state: state["clock_state"] == "locked")
-        bench.workshop.do(lambda: SCENARIOS["antenna-cut"](unit.device))
-        before, _ = (eventually(partial(unit_of, node), has_held_for_a_while) for node in (kept, lost))
+        eventually(lambda: state_of(lost), lambda state: state["clock_state"] == "locked")
+        bench.workshop.do(lambda: SCENARIOS["antenna-cut"](gm.device))
+        before, _ = (eventually(partial(state_of, node), has_held_for_a_while) for node in (kept, lost))
         for node in (kept, lost):
             node.kill()
             node.start()
-        after, unknown = (eventually(partial(unit_of, node), is_in_holdover) for node in (kept, lost))
+        after, unknown = (eventually(partial(state_of, node), is_in_holdover) for node in (kept, lost))
 
     assert abs(ends_ns(before) - ends_ns(after)) < HELD_NS // 2
     assert after["utc"]["bound_ns"] > before["utc"]["bound_ns"]
@@ -198,19 +198,19 @@ def ends_ns(state: dict[str, Any]) -> int:
 AWAY_S = 7_200
 
 
-def test_the_units_own_history_fills_the_hole(bench: Bench) -> None:
-    """A daemon that was away for two hours takes them from the unit's file of the day, and nothing of before comes twice."""
-    (unit,) = bench.workshop.units(model="tp4100")
-    bench.workshop.do(lambda: set_back(unit.device))
-    with bench.daemon("hub", grandmaster("gm", unit.facts(), bench.folder, https=True)) as node:
+def test_the_grandmasters_own_history_fills_the_hole(bench: Bench) -> None:
+    """A daemon that was away for two hours takes them from the grandmaster's file of the day, and no earlier record comes twice."""
+    (gm,) = bench.workshop.grandmasters(model="tp4100")
+    bench.workshop.do(lambda: set_back(gm.device))
+    with bench.daemon("hub", grandmaster("gm", gm.facts(), bench.folder, https=True)) as node:
         first = eventually(lambda: gnss_te(node), lambda points: len(points) > 1_400)
         node.stop()
-        unit.device.clock = time.time
+        gm.device.clock = time.time
         went_ns = time.time_ns() - AWAY_S * S
         node.start()
         both = eventually(lambda: gnss_te(node), lambda points: max(points) > went_ns + (AWAY_S - 120) * S)
         rows = [row for row in history.time_errors(StoreLocation(node.store), "gm", 0, 2**62) if row["metric"] == "te"]
-    truth = day(bench.workshop.do(lambda: day_file(unit.device, CHANNELS[0], "te", tai=False)))
+    truth = day(bench.workshop.do(lambda: day_file(gm.device, CHANNELS[0], "te", tai=False)))
     filled = {at_ns: value for at_ns, value in both.items() if max(first) < at_ns and at_ns in truth}
 
     assert len(filled) >= AWAY_S // 60 - 1
@@ -230,7 +230,7 @@ def day(file: str) -> dict[int, int]:
 
 
 def set_back(device: Device) -> None:
-    """The unit lives two hours ago."""
+    """The grandmaster lives two hours ago."""
     device.clock = lambda: time.time() - AWAY_S
     device.epoch_s -= AWAY_S
     device.started_s -= AWAY_S
@@ -246,9 +246,9 @@ def gnss_te(node: DaemonProcess) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Followed:
-    """A unit, and a daemon that polls it and whose own clock follows it."""
+    """A grandmaster, and a daemon that polls it and whose own clock follows it."""
 
-    unit: SimulatedGrandmaster
+    gm: SimulatedGrandmaster
     node: DaemonProcess
     workshop: Workshop
     clock: Clock
@@ -257,11 +257,11 @@ class Followed:
 @pytest.fixture(scope="module")
 def followed() -> Iterator[Followed]:
     with place() as (folder, marker), Workshop() as workshop:
-        (unit,) = workshop.units(model="tp5000e", speed=60)
+        (gm,) = workshop.grandmasters(model="tp5000e", speed=60)
         workshop.open(SimulatedPtp4l(folder / "ptp4l", 0, is_traceable=True))
-        more = grandmaster("gm", unit.facts(), folder, identities=[FOLLOWED])
+        more = grandmaster("gm", gm.facts(), folder, identities=[FOLLOWED])
         with DaemonProcess("node", folder / "node", str(folder / "ptp4l"), marker, more=more) as node:
-            yield Followed(unit, node, workshop, Clock(folder / "node"))
+            yield Followed(gm, node, workshop, Clock(folder / "node"))
 
 
 def another_module(device: Device) -> None:
@@ -294,49 +294,51 @@ def reboot(device: Device) -> None:
         (reboot, "grandmaster-rebooted", "engine_boots changed from 4 to 5", Reason.GRANDMASTER_RESTARTED),
     ],
 )
-def test_what_happens_to_a_unit_is_told_and_voids(
+def test_an_event_of_a_grandmaster_is_reported_and_invalidates(
     followed: Followed, happens: Callable[[Device], None], finding: str, evidence: str, reason: Reason
 ) -> None:
-    """An event, never a silent jump: a finding says what changed, and the follower's clock is not trusted until it measured anew."""
+    """An event, never a silent jump: a finding names the change, and the follower's clock is distrusted until it has measured again."""
     node, clock = followed.node, followed.clock
     eventually(clock.gm_now, lambda now: now.status is ClockStatus.SYNCHRONIZED)
-    eventually(lambda: unit_of(node), lambda state: state["clock_state"] == "locked")
+    eventually(lambda: state_of(node), lambda state: state["clock_state"] == "locked")
     with Watch(clock) as watch:
-        followed.workshop.do(lambda: happens(followed.unit.device))
-        told = eventually(lambda: [each for each in ask(node, "findings") if each["id"] == finding], len)
-        state = eventually(lambda: unit_of(node), lambda state: state["invalidation_reason"] == reason.text)
-        anew = eventually(lambda: ask(node, "node"), lambda own: polled_ns(own) > state["invalid_before_realtime_ns"])
+        followed.workshop.do(lambda: happens(followed.gm.device))
+        findings = eventually(lambda: [each for each in ask(node, "findings") if each["id"] == finding], len)
+        state = eventually(lambda: state_of(node), lambda state: state["invalidation_reason"] == reason.text)
+        measured = eventually(
+            lambda: ask(node, "node"), lambda own: polled_ns(own) > state["invalid_before_realtime_ns"]
+        )
         eventually(clock.gm_now, lambda now: now.status is ClockStatus.SYNCHRONIZED)
     distrusted = {seen.reason for seen in watch.seen if seen.interval.status is ClockStatus.DISRUPTED}
 
-    assert [each["subject"] for each in told] == ["gm"]
-    assert re.fullmatch(evidence, told[0]["evidence"])
+    assert [each["subject"] for each in findings] == ["gm"]
+    assert re.fullmatch(evidence, findings[0]["evidence"])
     assert distrusted == {reason.text}
-    assert anew["status"] == "SYNCHRONIZED"
+    assert measured["status"] == "SYNCHRONIZED"
     assert all(seen.holds_truth(0) for seen in watch.seen)
 
 
 AHEAD_NS, UNCERTAINTY_NS = 800, 5
 
 
-def test_two_units_are_compared_by_an_input_of_one(bench: Bench) -> None:
-    """A channel that measures the other unit gives the offset between the two, with its sign, within its bound of the truth."""
-    units = bench.workshop.units(model="tp4100", count=2, speed=60)
-    bench.workshop.do(lambda: units[1].device.move_reference(AHEAD_NS))
+def test_two_grandmasters_are_compared_by_an_input_of_one(bench: Bench) -> None:
+    """A channel that measures the other grandmaster gives the offset between the two, with its sign, within its bound of the truth."""
+    grandmasters = bench.workshop.grandmasters(model="tp4100", count=2, speed=60)
+    bench.workshop.do(lambda: grandmasters[1].device.move_reference(AHEAD_NS))
     inputs = {"PTP-1": {"grandmaster": "gm-2", "uncertainty_ns": UNCERTAINTY_NS}}
     sections = [
-        grandmaster(unit.device.name, unit.facts(), bench.folder, https=True, inputs=feed)
-        for unit, feed in zip(units, (inputs, {}), strict=True)
+        grandmaster(gm.device.name, gm.facts(), bench.folder, https=True, inputs=feed)
+        for gm, feed in zip(grandmasters, (inputs, {}), strict=True)
     ]
-    for unit in units:
-        bench.workshop.do(partial(live_on, unit.device))
+    for gm in grandmasters:
+        bench.workshop.do(partial(live_on, gm.device))
     with bench.daemon("hub", *sections) as node:
-        state = eventually(lambda: unit_of(node, "gm-1"), lambda state: state["offsets"])
-        mirrored = unit_of(node, "gm-2")["offsets"]
+        state = eventually(lambda: state_of(node, "gm-1"), lambda state: state["offsets"])
+        mirrored = state_of(node, "gm-2")["offsets"]
         found = eventually(lambda: standing(node, "grandmasters-disagree"), len)
     (offset,) = state["offsets"]
     (measured,) = [each for each in state["time_errors"] if (each["channel"], each["metric"]) == ("PTP-1", "te")]
-    truth_ns = [true_ns(unit.device, measured["at_realtime_ns"] / S) for unit in units]
+    truth_ns = [true_ns(gm.device, measured["at_realtime_ns"] / S) for gm in grandmasters]
 
     assert abs(offset["offset_ns"] - (truth_ns[0] - truth_ns[1])) <= offset["bound_ns"] == UNCERTAINTY_NS
     assert -2 * AHEAD_NS < offset["offset_ns"] < -AHEAD_NS // 2
@@ -346,7 +348,7 @@ def test_two_units_are_compared_by_an_input_of_one(bench: Bench) -> None:
 
 
 def live_on(device: Device) -> None:
-    """Half a minute passes for the unit, and at its speed half an hour for what happens to it: a jump has long ended."""
+    """Half a minute passes for the grandmaster, and at its speed half an hour for what happens to it: a jump has long ended."""
     device.clock = lambda: time.time() + 30
     device.catch_up()
 
@@ -356,5 +358,5 @@ def standing(node: DaemonProcess, finding: str) -> list[dict[str, Any]]:
 
 
 def true_ns(device: Device, unix_s: float) -> float:
-    """A unit's time minus UTC when its clock showed that."""
+    """A grandmaster's time minus UTC when its clock showed that."""
     return device.oscillator.true_ns(device.elapsed_at(unix_s))

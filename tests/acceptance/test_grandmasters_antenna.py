@@ -1,5 +1,5 @@
 """
-From a cut antenna to a node's clock and to people's eyes, and back: the course (antenna_course.py) is played once, and each test
+From a cut antenna to a node's clock and to people's eyes, and back: the scenario (antenna_run.py) is played once, and each test
 looks at what was seen of it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from antenna_course import BUDGET_S, FIRST_NS, GROWTH_PPB, UNIT_OF, Course, Phase, play
+from antenna_run import BUDGET_S, FIRST_NS, GRANDMASTER_OF, GROWTH_PPB, AntennaRun, Phase, play
 
 from timesyncd.bound import ClockStatus, Reason
 
@@ -18,74 +18,76 @@ ACCURACY_NS = 100
 S = 1_000_000_000
 DISRUPTED, SYNCHRONIZED, UNKNOWN = ClockStatus.DISRUPTED, ClockStatus.SYNCHRONIZED, ClockStatus.UNKNOWN
 
-each_node = pytest.mark.parametrize(("node", "unit"), UNIT_OF.items())
+each_node = pytest.mark.parametrize(("node", "grandmaster"), GRANDMASTER_OF.items())
 ANTENNA = {"oven": "GNSS antenna faulty", "rack": "GNSS: antenna open, no current"}
 
 
 @pytest.fixture(scope="module")
-def course() -> Course:
+def antenna_run() -> AntennaRun:
     return play()
 
 
 @each_node
-def test_a_node_follows_its_unit_by_identity(course: Course, node: str, unit: str) -> None:
-    """While the unit is locked, the node's state names it, and its own error stands between the two bounds."""
-    state = course.locked.nodes[node]
+def test_a_node_follows_its_grandmaster_by_identity(antenna_run: AntennaRun, node: str, grandmaster: str) -> None:
+    """While the grandmaster is locked, the node's state names it, and the UTC bound exceeds the gm bound by its own error at least."""
+    state = antenna_run.locked.nodes[node]
 
-    assert (state["grandmaster"], state["grandmaster_note"]) == (unit, f"{unit}: LOCKED")
+    assert (state["grandmaster"], state["grandmaster_note"]) == (grandmaster, f"{grandmaster}: LOCKED")
     assert state["utc"]["bound_ns"] >= state["gm"]["bound_ns"] + ACCURACY_NS
-    assert course.locked.on(unit) == []
+    assert antenna_run.locked.on(grandmaster) == []
 
 
 @each_node
-def test_a_cut_antenna_is_one_finding_with_its_chain(course: Course, node: str, unit: str) -> None:
-    """Three alarms, a lost reference, holdover, another class and a growing bound are told as one, from the cause to the node."""
-    (finding,) = course.cut.on(unit)
+def test_a_cut_antenna_is_one_finding_with_its_chain(antenna_run: AntennaRun, node: str, grandmaster: str) -> None:
+    """Three alarms, a lost reference, holdover, another class and a growing bound are reported as one, from the cause to the node."""
+    (finding,) = antenna_run.cut.on(grandmaster)
     chain = " -> ".join(step["text"] for step in finding["chain"])
 
-    assert (finding["id"], finding["subject"], finding["severity"]) == ("grandmaster-antenna", unit, "warning")
+    assert (finding["id"], finding["subject"], finding["severity"]) == ("grandmaster-antenna", grandmaster, "warning")
     assert re.search(
         "^[^>]*antenna.* -> no satellite is tracked -> .*HOLDOVER since .* -> it announces clock class 7"
         f" -> its holdover budget lasts until .* -> {node}: UTC bound grows by 18.0 ms an hour$",
         chain,
     )
-    assert len(course.cut.units[unit]["alarms"]) == 3
+    assert len(antenna_run.cut.grandmasters[grandmaster]["alarms"]) == 3
 
 
 @each_node
-def test_the_unit_reported_it_to_the_broker(course: Course, node: str, unit: str) -> None:
-    """Who subscribes later finds the unit's state, and the state of the node that follows it."""
-    kept = course.kept[f"grandmaster/{unit}/state"]
+def test_the_broker_keeps_the_grandmasters_state(antenna_run: AntennaRun, node: str, grandmaster: str) -> None:
+    """A later subscriber receives the grandmaster's state, and the state of the node that follows it."""
+    kept = antenna_run.kept[f"grandmaster/{grandmaster}/state"]
 
-    assert (kept["name"], kept["clock_state"], kept["clock_class"], kept["node"]) == (unit, "holdover", 7, "hub")
+    assert (kept["name"], kept["clock_state"], kept["clock_class"], kept["node"]) == (grandmaster, "holdover", 7, "hub")
     assert kept["utc"]["bound_ns"] >= FIRST_NS
-    assert course.kept[f"node/{node}/state"]["grandmaster"] == unit
+    assert antenna_run.kept[f"node/{node}/state"]["grandmaster"] == grandmaster
 
 
 @each_node
-def test_people_are_told_how_the_grandmaster_fares(course: Course, node: str, unit: str) -> None:
-    """`timesyncd status` on the node that follows: the unit's state, since when, why, and how long it will do."""
-    note = re.search(r"^grandmaster +(.*?) *$", course.screens[node], re.MULTILINE)
+def test_status_describes_the_grandmaster(antenna_run: AntennaRun, node: str, grandmaster: str) -> None:
+    """`timesyncd status` on the node that follows: the grandmaster's state, since when, why, and the budget that is left."""
+    summary = re.search(r"^grandmaster +(.*?) *$", antenna_run.screens[node], re.MULTILINE)
 
-    assert note is not None
-    assert re.fullmatch(rf"{unit}: HOLDOVER since \d\d:\d\dZ, {ANTENNA[unit]}, budget left \d+ s", note[1])
+    assert summary is not None
+    assert re.fullmatch(
+        rf"{grandmaster}: HOLDOVER since \d\d:\d\dZ, {ANTENNA[grandmaster]}, budget left \d+ s", summary[1]
+    )
 
 
-def test_the_page_shows_the_chain(course: Course) -> None:
-    """A browser on the hub shows both units in holdover, each finding with its chain, and that the budget is exhausted."""
-    assert course.page.count("grandmaster-antenna · ") == 2
-    assert course.page.count("it announces clock class 7") == 2
-    assert course.page.count("the holdover budget is exhausted") == 2
-    assert "UTC UNKNOWN, no bound: the grandmaster has been in holdover for longer than its budget" in course.page
+def test_the_page_shows_the_chain(antenna_run: AntennaRun) -> None:
+    """A browser on the hub shows both grandmasters in holdover, each finding with its chain, and that the budget is exhausted."""
+    assert antenna_run.page.count("grandmaster-antenna · ") == 2
+    assert antenna_run.page.count("it announces clock class 7") == 2
+    assert antenna_run.page.count("the holdover budget is exhausted") == 2
+    assert "UTC UNKNOWN, no bound: the grandmaster has been in holdover for longer than its budget" in antenna_run.page
 
 
 @each_node
-def test_the_bound_against_utc_grows_by_the_curve(course: Course, node: str, unit: str) -> None:
+def test_the_bound_against_utc_grows_by_the_curve(antenna_run: AntennaRun, node: str, grandmaster: str) -> None:
     """From the moment that holdover began: never less than the oscillator's curve at that age, and hardly more."""
-    since_ns = course.cut.units[unit]["clock_state_since_realtime_ns"]
+    since_ns = antenna_run.cut.grandmasters[grandmaster]["clock_state_since_realtime_ns"]
     bounded = [
         state
-        for state in course.heard.of(f"node/{node}/state")
+        for state in antenna_run.listener.of(f"node/{node}/state")
         if "HOLDOVER" in (state["grandmaster_note"] or "") and state["utc"] and state["utc"]["bound_ns"] is not None
     ]
     own_ns = [state["utc"]["bound_ns"] - state["gm"]["bound_ns"] for state in bounded]
@@ -99,53 +101,60 @@ def test_the_bound_against_utc_grows_by_the_curve(course: Course, node: str, uni
 
 
 @each_node
-def test_beyond_the_budget_utc_is_unknown_and_the_grandmaster_is_not(course: Course, node: str, unit: str) -> None:
+def test_beyond_the_budget_utc_is_unknown_and_the_grandmaster_is_not(
+    antenna_run: AntennaRun, node: str, grandmaster: str
+) -> None:
     """Its followers still agree with each other: nothing is known against UTC, and why, and the rest stays as it was."""
-    state, utc = course.spent.nodes[node], course.spent.utc[node]
+    state, utc = antenna_run.spent.nodes[node], antenna_run.spent.utc[node]
 
     assert (state["status"], state["utc_status"]) == ("SYNCHRONIZED", "UNKNOWN")
     assert state["gm"]["bound_ns"] is not None
     assert (utc.interval.earliest, utc.interval.latest, utc.interval.status) == (None, None, UNKNOWN)
     assert utc.reason == Reason.HOLDOVER_BUDGET_EXCEEDED.text
-    assert course.spent.units[unit]["holdover_left_ns"] == 0
-    assert [finding["id"] for finding in course.spent.on(unit)] == ["grandmaster-antenna"]
+    assert antenna_run.spent.grandmasters[grandmaster]["holdover_left_ns"] == 0
+    assert [finding["id"] for finding in antenna_run.spent.on(grandmaster)] == ["grandmaster-antenna"]
 
 
 @each_node
-def test_when_it_comes_back_what_was_measured_before_is_void(course: Course, node: str, unit: str) -> None:
-    """The unit's phase may move at once when it follows GNSS again, and when it locks: clients are told, until it is measured anew."""
-    watch = course.watches[node]
+def test_when_it_comes_back_what_was_measured_before_is_invalid(
+    antenna_run: AntennaRun, node: str, grandmaster: str
+) -> None:
+    """Its phase may jump when it follows GNSS again and when it locks: clients read DISRUPTED until it is measured again."""
+    watch = antenna_run.watches[node]
     statuses = watch.statuses()
     reasons = {seen.reason for seen in watch.seen if seen.interval.status is DISRUPTED}
 
     assert reasons == {Reason.GRANDMASTER_LEFT_HOLDOVER.text}
     assert SYNCHRONIZED in statuses[: statuses.index(DISRUPTED)]
     assert statuses[-1] is SYNCHRONIZED
-    assert course.back.units[unit]["invalidation_reason"] == Reason.GRANDMASTER_LEFT_HOLDOVER.text
-    assert course.back.units[unit]["invalid_before_realtime_ns"] > course.spent.units[unit]["published_realtime_ns"]
+    assert antenna_run.back.grandmasters[grandmaster]["invalidation_reason"] == Reason.GRANDMASTER_LEFT_HOLDOVER.text
+    assert (
+        antenna_run.back.grandmasters[grandmaster]["invalid_before_realtime_ns"]
+        > antenna_run.spent.grandmasters[grandmaster]["published_realtime_ns"]
+    )
 
 
 @each_node
-def test_then_all_is_as_before(course: Course, node: str, unit: str) -> None:
+def test_then_all_is_as_before(antenna_run: AntennaRun, node: str, grandmaster: str) -> None:
     """Both bounds are there again, the finding is over."""
-    state = course.back.nodes[node]
+    state = antenna_run.back.nodes[node]
 
     assert (state["status"], state["utc_status"], state["grandmaster_note"]) == (
         "SYNCHRONIZED",
         "SYNCHRONIZED",
-        f"{unit}: LOCKED",
+        f"{grandmaster}: LOCKED",
     )
-    assert course.back.on(unit) == []
+    assert antenna_run.back.on(grandmaster) == []
 
 
 @each_node
-def test_no_client_was_told_a_wrong_time(course: Course, node: str, unit: str) -> None:
+def test_no_client_read_a_wrong_time(antenna_run: AntennaRun, node: str, grandmaster: str) -> None:
     """In every phase the interval against UTC, where there is one, holds the truth."""
-    phases: list[Phase] = [course.locked, course.cut, course.spent, course.back]
-    told = [phase.utc[node] for phase in phases]
+    phases: list[Phase] = [antenna_run.locked, antenna_run.cut, antenna_run.spent, antenna_run.back]
+    intervals = [phase.utc[node] for phase in phases]
     held = [
         earliest <= utc.realtime_ns[1] and utc.realtime_ns[0] <= latest
-        for utc in told
+        for utc in intervals
         for earliest, latest in [utc.interval[:2]]
         if earliest is not None and latest is not None
     ]
@@ -153,29 +162,29 @@ def test_no_client_was_told_a_wrong_time(course: Course, node: str, unit: str) -
     assert held == [True, True, True]
 
 
-def test_what_a_unit_reports_by_itself_is_heard_shown_and_stored(course: Course) -> None:
+def test_what_a_grandmaster_reports_by_itself_is_published_shown_and_stored(antenna_run: AntennaRun) -> None:
     """Each alarm of rack, raised and cleared, by trap and by syslog, is on MQTT, on the page's stream and in the store."""
-    heard = course.heard.alarms("rack")
-    actions = [(event["id"], event["action"], event["alarm_sequence"] is None) for event in heard]
+    alarms = antenna_run.listener.alarms("rack")
+    actions = [(event["id"], event["action"], event["alarm_sequence"] is None) for event in alarms]
 
     assert {(id, action) for id, action, _ in actions} >= {(i, a) for i in (92, 97, 6) for a in ("raise", "clear")}
     assert len(actions) == len(set(actions))
-    assert [event["sequence"] for event in course.viewer.of("alarm")] == [event["sequence"] for event in heard]
-    assert [(each["alarm_id"], each["action"]) for each in course.alarms] == [(id, act) for id, act, _ in actions]
-    assert {event["lost"] for event in heard} == {0}
+    assert [event["sequence"] for event in antenna_run.viewer.of("alarm")] == [event["sequence"] for event in alarms]
+    assert [(each["alarm_id"], each["action"]) for each in antenna_run.alarms] == [(id, act) for id, act, _ in actions]
+    assert {event["lost"] for event in alarms} == {0}
 
 
-def test_a_unit_without_traps_reports_nothing_by_itself(course: Course) -> None:
+def test_a_grandmaster_without_traps_reports_nothing_by_itself(antenna_run: AntennaRun) -> None:
     """What rack sent from its address is not taken for oven's."""
-    assert course.heard.alarms("oven") == []
+    assert antenna_run.listener.alarms("oven") == []
 
 
-def test_the_time_errors_of_the_web_interface_go_on(course: Course) -> None:
+def test_the_time_errors_of_the_web_interface_go_on(antenna_run: AntennaRun) -> None:
     """The channel against GNSS falls silent with it, the one against another clock does not."""
     channels = {
         clock_state: [
             {error["channel"] for error in state["time_errors"]}
-            for state in course.heard.of("grandmaster/rack/state")
+            for state in antenna_run.listener.of("grandmaster/rack/state")
             if state["clock_state"] == clock_state and state["time_errors"]
         ]
         for clock_state in ("locked", "holdover")

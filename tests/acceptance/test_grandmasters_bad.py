@@ -1,5 +1,5 @@
 """
-Grandmasters that lie, shout, or are polled twice, beside others that do not: one clear error or finding each, and nobody else is
+Grandmasters that lie, send too much, or are polled twice, beside others that do not: one clear error or finding each, and no other is
 affected.
 """
 
@@ -29,11 +29,11 @@ from timesyncd.store.engine import StoreLocation
 pytestmark = pytest.mark.integration
 
 States = dict[str, dict[str, Any]]
-"""What is known of each unit, by its name."""
+"""The known state of each grandmaster, by its name."""
 
 
-def unit_of(node: DaemonProcess, name: str) -> dict[str, Any]:
-    return next(unit for unit in ask(node, "grandmasters") if unit["name"] == name)
+def state_of(node: DaemonProcess, name: str) -> dict[str, Any]:
+    return next(gm for gm in ask(node, "grandmasters") if gm["name"] == name)
 
 
 def standing(node: DaemonProcess, subject: str) -> list[dict[str, Any]]:
@@ -52,56 +52,54 @@ def samples(node: DaemonProcess, name: str, since_ns: int) -> list[dict[str, Any
 
 @dataclass(frozen=True)
 class Pair:
-    """Two daemons that poll one unit; `first` comes first by name."""
+    """Two daemons that poll one grandmaster; `first` comes first by name."""
 
-    unit: SimulatedGrandmaster
+    gm: SimulatedGrandmaster
     first: DaemonProcess
     second: DaemonProcess
-    heard: Listener
+    listener: Listener
     workshop: Workshop
 
     def bury_first(self) -> None:
-        """Once it told what is wrong with the unit; to be called again is harmless."""
+        """Once it has reported the finding of the grandmaster; a second call is harmless."""
         if self.first.process.poll() is None:
-            self.workshop.do(lambda: SCENARIOS["antenna-cut"](self.unit.device))
+            self.workshop.do(lambda: SCENARIOS["antenna-cut"](self.gm.device))
             eventually(lambda: standing(self.first, "gm"), len)
-            eventually(lambda: unit_of(self.second, "gm"), lambda state: state["clock_state"] == "holdover")
+            eventually(lambda: state_of(self.second, "gm"), lambda state: state["clock_state"] == "holdover")
             self.first.kill()
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     with place() as (folder, marker), Workshop() as workshop, Mosquitto(marker=marker) as broker:
-        (unit,) = workshop.units(model="tp5000e")
+        (gm,) = workshop.grandmasters(model="tp5000e")
         nodes = [
-            DaemonProcess(
-                name, folder / name, "", marker, broker, hub=True, more=grandmaster("gm", unit.facts(), folder)
-            )
+            DaemonProcess(name, folder / name, "", marker, broker, hub=True, more=grandmaster("gm", gm.facts(), folder))
             for name in ("hub-1", "hub-2")
         ]
-        with Listener(broker) as heard, nodes[0] as first, nodes[1] as second:
+        with Listener(broker) as listener, nodes[0] as first, nodes[1] as second:
             for node in nodes:
-                eventually(partial(unit_of, node, "gm"), lambda state: state["clock_state"] == "locked")
-            yield Pair(unit, first, second, heard, workshop)
+                eventually(partial(state_of, node, "gm"), lambda state: state["clock_state"] == "locked")
+            yield Pair(gm, first, second, listener, workshop)
 
 
 def test_two_pollers_double_nothing(pair: Pair) -> None:
-    """One finding, told by the first by name; each knows the unit once; and what both publish of it is ordered for itself."""
-    pair.workshop.do(lambda: SCENARIOS["antenna-cut"](pair.unit.device))
+    """One finding, from the first by name; each lists the grandmaster once; and each one's states have an order of their own."""
+    pair.workshop.do(lambda: SCENARIOS["antenna-cut"](pair.gm.device))
     eventually(lambda: standing(pair.first, "gm"), len)
     names = [pair.first.name, pair.second.name]
     orders = eventually(
-        lambda: [holdover_orders(pair.heard, name) for name in names],
+        lambda: [holdover_orders(pair.listener, name) for name in names],
         lambda orders: all(len(order) > 2 for order in orders),
     )
-    told = {(node, finding["id"]) for node, finding in pair.heard.findings("gm")}
-    sources = {event["source"] for _, event, _ in list(pair.heard.messages) if event.get("subject") == "gm"}
+    findings = {(node, finding["id"]) for node, finding in pair.listener.findings("gm")}
+    sources = {event["source"] for _, event, _ in list(pair.listener.messages) if event.get("subject") == "gm"}
 
     assert ids(standing(pair.first, "gm")) == ["grandmaster-antenna"]
     assert standing(pair.second, "gm") == []
-    assert told == {("hub-1", "grandmaster-antenna")}
+    assert findings == {("hub-1", "grandmaster-antenna")}
     assert sources == {f"{NODE_PATH}hub-1"}
-    assert [[unit["node"] for unit in ask(node, "grandmasters")] for node in (pair.first, pair.second)] == [
+    assert [[gm["node"] for gm in ask(node, "grandmasters")] for node in (pair.first, pair.second)] == [
         ["hub-1"],
         ["hub-2"],
     ]
@@ -109,10 +107,10 @@ def test_two_pollers_double_nothing(pair: Pair) -> None:
     pair.bury_first()
 
 
-def holdover_orders(heard: Listener, node: str) -> list[tuple[int, int]]:
-    """Incarnation and sequence of what this node told of the unit since it is in holdover."""
-    told = [state for state in heard.of("grandmaster/gm/state") if state["node"] == node]
-    return [(state["incarnation"], state["sequence"]) for state in told if state["clock_state"] == "holdover"]
+def holdover_orders(listener: Listener, node: str) -> list[tuple[int, int]]:
+    """Incarnation and sequence of this node's states of the grandmaster since it is in holdover."""
+    states = [state for state in listener.of("grandmaster/gm/state") if state["node"] == node]
+    return [(state["incarnation"], state["sequence"]) for state in states if state["clock_state"] == "holdover"]
 
 
 #: In real seconds: so long a test has to get ready; and how much faster than real the storm of a minute is.
@@ -126,12 +124,12 @@ value = 60
 
 
 def test_a_storm_of_alarms_is_cut_off(tmp_path: Path) -> None:
-    """Two hundred changes a second: the rest is dropped and told, the daemon lives, the other unit is read on, and the end is right."""
+    """Two hundred changes a second: the excess is dropped and counted, the daemon lives, the other grandmaster is polled, and the end is right."""
     (tmp_path / "storm.toml").write_text(STORM)
     port = free_udp_port()
     options = ("--model", "tp5000e", "--scenario", tmp_path / "storm.toml", "--speed", str(SPEED))
     with place() as (folder, marker), Workshop() as workshop, Mosquitto(marker=marker) as broker:
-        (quiet,) = workshop.units(model="tp5000e", host="127.0.0.2")
+        (quiet,) = workshop.grandmasters(model="tp5000e", host="127.0.0.2")
         with simulated(marker, *options, f"--trap-to=127.0.0.1:{port}") as loud:
             traps = {"host": "127.0.0.1", "port": port, "communities": [secret(loud["community"], folder / "traps")]}
             more = [
@@ -140,21 +138,21 @@ def test_a_storm_of_alarms_is_cut_off(tmp_path: Path) -> None:
                 section("[traps]", traps),
             ]
             node = DaemonProcess("hub", folder / "hub", "", marker, broker, more="".join(more))
-            with Listener(broker) as heard, node:
+            with Listener(broker) as listener, node:
                 suppressed = "grandmaster-traps-suppressed"
                 (finding,) = eventually(lambda: [f for f in standing(node, "loud") if f["id"] == suppressed], len)
                 now_ns = time.time_ns()
                 eventually(lambda: samples(node, "quiet", now_ns), lambda stored: len(stored) > 3)
                 alive = node.process.poll() is None
                 calm = eventually(lambda: standing(node, "loud"), lambda found: not found)
-                state = unit_of(node, "loud")
-                events = heard.alarms("loud")
+                state = state_of(node, "loud")
+                events = listener.alarms("loud")
 
     assert re.fullmatch(r"\d+ in the last second were not read", finding["evidence"])
     assert alive
     assert (calm, state["alarms"], state["reachable"]) == ([], [], True)
     assert 0 < len(events) < 60 * 20 // 2
-    assert heard.alarms("quiet") == []
+    assert listener.alarms("quiet") == []
 
 
 SNMP_LIES = {
@@ -172,14 +170,14 @@ HTTPS_FAULTS = {
     "certificate": r"/channels_thresholdValue: the certificate is not the pinned one: .*no request was sent",
 }
 HONEST, ENDLESS = "honest", "million-rows"
-SAID = ("clock_state", "clock_class", "clock_accuracy", "utc_offset_s", "alarms", "ports", "references", "serial")
+FIELDS = ("clock_state", "clock_class", "clock_accuracy", "utc_offset_s", "alarms", "ports", "references", "serial")
 
 
 @dataclass(frozen=True)
 class Lies:
     """
-    What was known of each unit before, while and after all but one lied; of the time between, how many samples and time errors
-    of each are stored; and all that was ever told.
+    The known state of each grandmaster before, while and after all but one lied; of the time between, how many samples and time errors
+    of each are stored; and all that was ever published.
     """
 
     places: dict[str, str]
@@ -189,51 +187,51 @@ class Lies:
     stored: dict[str, int]
     time_errors: dict[str, int]
     after: States
-    heard: Listener
+    listener: Listener
 
 
 @pytest.fixture(scope="module")
 def lies() -> Iterator[Lies]:
     with place() as (folder, marker), Workshop() as workshop, Mosquitto(marker=marker) as broker:
-        units = {name: workshop.units(model="tp5000e")[0] for name in (*SNMP_LIES, ENDLESS)}
-        web = {name: workshop.units(model="tp4100")[0] for name in (*HTTPS_FAULTS, HONEST)}
-        more = [grandmaster(name, unit.facts(), folder) for name, unit in units.items()]
-        more += [grandmaster(name, unit.facts(), folder, https=True) for name, unit in web.items()]
+        grandmasters = {name: workshop.grandmasters(model="tp5000e")[0] for name in (*SNMP_LIES, ENDLESS)}
+        web = {name: workshop.grandmasters(model="tp4100")[0] for name in (*HTTPS_FAULTS, HONEST)}
+        more = [grandmaster(name, gm.facts(), folder) for name, gm in grandmasters.items()]
+        more += [grandmaster(name, gm.facts(), folder, https=True) for name, gm in web.items()]
         node = DaemonProcess("hub", folder / "hub", "", marker, broker, more="".join(more))
         set_faults(web, HTTPS_FAULTS)
-        with Listener(broker) as heard, node:
-            places = {name: unit.facts()["snmp"] for name, unit in units.items()}
-            places |= {name: unit.facts()["https"] for name, unit in web.items()}
-            yield lied_to(node, units | web, places, heard)
+        with Listener(broker) as listener, node:
+            places = {name: gm.facts()["snmp"] for name, gm in grandmasters.items()}
+            places |= {name: gm.facts()["https"] for name, gm in web.items()}
+            yield lied_to(node, grandmasters | web, places, listener)
 
 
 def lied_to(
-    node: DaemonProcess, units: dict[str, SimulatedGrandmaster], places: dict[str, str], heard: Listener
+    node: DaemonProcess, grandmasters: dict[str, SimulatedGrandmaster], places: dict[str, str], listener: Listener
 ) -> Lies:
     states = partial(states_of, node)
     before = eventually(states, lambda all: is_read(all) and all[HONEST]["time_errors"])
     for name in (*SNMP_LIES, ENDLESS):
-        units[name].agent.lie = LIES[name]()
+        grandmasters[name].agent.lie = LIES[name]()
     eventually(states, is_found_out)
     began_ns = time.time_ns()
     eventually(lambda: samples(node, HONEST, began_ns), lambda rows: len(rows) > 3)
     meanwhile, findings = states(), ask(node, "findings")
-    stored = {name: len(samples(node, name, began_ns)) for name in units}
-    errors = {name: len(list(history.time_errors(StoreLocation(node.store), name, 0, 2**62))) for name in units}
-    for unit in units.values():
-        unit.agent.lie = LIES["none"]()
-    set_faults(units, ())
-    return Lies(places, before, meanwhile, findings, stored, errors, eventually(states, is_read, 60), heard)
+    stored = {name: len(samples(node, name, began_ns)) for name in grandmasters}
+    errors = {name: len(list(history.time_errors(StoreLocation(node.store), name, 0, 2**62))) for name in grandmasters}
+    for gm in grandmasters.values():
+        gm.agent.lie = LIES["none"]()
+    set_faults(grandmasters, ())
+    return Lies(places, before, meanwhile, findings, stored, errors, eventually(states, is_read, 60), listener)
 
 
-def set_faults(units: dict[str, SimulatedGrandmaster], faults: Iterable[str]) -> None:
-    """Each unit has the fault of its name, if that is one of these."""
-    for name, unit in units.items():
-        unit.device.https_fault = name if name in faults else None
+def set_faults(grandmasters: dict[str, SimulatedGrandmaster], faults: Iterable[str]) -> None:
+    """Each grandmaster has the fault of its name, if that is one of these."""
+    for name, gm in grandmasters.items():
+        gm.device.https_fault = name if name in faults else None
 
 
 def states_of(node: DaemonProcess) -> States:
-    return {unit["name"]: unit for unit in ask(node, "grandmasters")}
+    return {gm["name"]: gm for gm in ask(node, "grandmasters")}
 
 
 def is_read(states: States) -> bool:
@@ -241,13 +239,15 @@ def is_read(states: States) -> bool:
 
 
 def is_found_out(states: States) -> bool:
-    noted = [*HTTPS_FAULTS, ENDLESS]
-    return not any(states[name]["reachable"] for name in SNMP_LIES) and all(states[name]["unknown"] for name in noted)
+    partial_only = [*HTTPS_FAULTS, ENDLESS]
+    return not any(states[name]["reachable"] for name in SNMP_LIES) and all(
+        states[name]["unknown"] for name in partial_only
+    )
 
 
 @pytest.mark.parametrize("name", SNMP_LIES)
-def test_a_unit_that_lies_over_snmp_is_one_clear_error(lies: Lies, name: str) -> None:
-    """It names device, object and what came; it stands as a finding, and the unit's state stays what was last known."""
+def test_a_grandmaster_that_lies_over_snmp_is_one_clear_error(lies: Lies, name: str) -> None:
+    """It names device, object and content, and is an active finding; the grandmaster's state stays what was last known."""
     state = lies.meanwhile[name]
     found = [finding for finding in lies.findings if finding["subject"] == name]
 
@@ -255,33 +255,35 @@ def test_a_unit_that_lies_over_snmp_is_one_clear_error(lies: Lies, name: str) ->
     assert re.search(SNMP_LIES[name], state["reason"])
     assert [(each["id"], each["until_realtime_ns"]) for each in found] == [("grandmaster-lost", None)]
     assert re.search(SNMP_LIES[name], found[0]["evidence"])
-    assert {field: state[field] for field in SAID} == {field: lies.before[name][field] for field in SAID}
+    assert {field: state[field] for field in FIELDS} == {field: lies.before[name][field] for field in FIELDS}
 
 
 @pytest.mark.parametrize("name", SNMP_LIES)
 def test_nothing_of_a_lie_is_stored_or_published(lies: Lies, name: str) -> None:
-    """No sample is stored while it lies, and all that was ever published of it is what it said when it did not."""
-    told = [state for state in lies.heard.of(f"grandmaster/{name}/state") if state["clock_state"] is not None]
+    """No sample is stored while it lies, and all that was ever published of it is its honest state."""
+    states = [state for state in lies.listener.of(f"grandmaster/{name}/state") if state["clock_state"] is not None]
 
     assert lies.stored[name] == 0
-    assert all({field: state[field] for field in SAID} == {field: told[0][field] for field in SAID} for state in told)
+    assert all(
+        {field: state[field] for field in FIELDS} == {field: states[0][field] for field in FIELDS} for state in states
+    )
 
 
 @pytest.mark.parametrize("name", HTTPS_FAULTS)
-def test_a_unit_that_lies_over_https_is_read_over_snmp(lies: Lies, name: str) -> None:
-    """One clear error that names device, object and what came, beside all that SNMP says; nothing of the lie is kept."""
+def test_a_grandmaster_that_lies_over_https_is_read_over_snmp(lies: Lies, name: str) -> None:
+    """One clear error that names device, object and content, beside all that SNMP reports; nothing of the lie is kept."""
     state = lies.meanwhile[name]
-    told = lies.heard.of(f"grandmaster/{name}/state")
+    states = lies.listener.of(f"grandmaster/{name}/state")
 
     assert (state["reachable"], state["clock_state"]) == (True, "locked")
     assert len(state["unknown"]) == 1
     assert re.match(rf"https={re.escape(lies.places[name])}: {HTTPS_FAULTS[name]}", state["unknown"][0])
-    assert not any(each["time_errors"] for each in told if each["unknown"])
+    assert not any(each["time_errors"] for each in states if each["unknown"])
     assert lies.time_errors[name] == 0
 
 
 def test_a_table_without_end_is_cut_off(lies: Lies) -> None:
-    """A million satellites are told as that, and cost nothing else."""
+    """A million satellites are reported as cut off, and cost nothing else."""
     state = lies.meanwhile[ENDLESS]
 
     assert (state["reachable"], state["clock_state"], state["clock_class"]) == (True, "locked", 6)
@@ -290,7 +292,7 @@ def test_a_table_without_end_is_cut_off(lies: Lies) -> None:
 
 
 def test_the_others_are_read_on(lies: Lies) -> None:
-    """Beside eleven units that lie at once, the twelfth is read as before, over SNMP and over HTTPS."""
+    """Beside eleven grandmasters that lie at once, the twelfth is read as before, over SNMP and over HTTPS."""
     state = lies.meanwhile[HONEST]
 
     assert lies.stored[HONEST] > 3
@@ -299,18 +301,18 @@ def test_the_others_are_read_on(lies: Lies) -> None:
     assert lies.time_errors[HONEST] > 6
 
 
-def test_who_stops_lying_is_read_again(lies: Lies) -> None:
+def test_a_grandmaster_that_stops_lying_is_read_again(lies: Lies) -> None:
     """Of a former lie nothing stays: all are read as in the beginning."""
-    assert {name: {field: state[field] for field in SAID} for name, state in lies.after.items()} == {
-        name: {field: state[field] for field in SAID} for name, state in lies.before.items()
+    assert {name: {field: state[field] for field in FIELDS} for name, state in lies.after.items()} == {
+        name: {field: state[field] for field in FIELDS} for name, state in lies.before.items()
     }
 
 
 def test_the_second_poller_takes_over(pair: Pair) -> None:
-    """When the first was not heard for a minute, the second tells the finding that stands, with its chain."""
+    """When the first has been silent for a minute, the second publishes the active finding, with its chain."""
     pair.bury_first()
     (finding,) = eventually(lambda: standing(pair.second, "gm"), len, 120)
-    told = eventually(lambda: [each for node, each in pair.heard.findings("gm") if node == "hub-2"], len)
+    published = eventually(lambda: [each for node, each in pair.listener.findings("gm") if node == "hub-2"], len)
 
     assert (finding["id"], len(finding["chain"]) > 2) == ("grandmaster-antenna", True)
-    assert ids(told) == ["grandmaster-antenna"]
+    assert ids(published) == ["grandmaster-antenna"]

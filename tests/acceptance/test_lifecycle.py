@@ -50,7 +50,7 @@ def lab(whole: Lab) -> Lab:
 
 
 def test_a_dead_broker_disturbs_no_clock(lab: Lab) -> None:
-    """While it is away every node stays in sync, and says that it is alone; when it is back, all states are there again."""
+    """While the broker is away every node stays in sync and reports the lost connection; afterwards all states are there again."""
     with Watch(lab.clocks["node-a"]) as here, Watch(lab.clocks["node-b"]) as there:
         lab.broker.stop()
         try:
@@ -60,7 +60,7 @@ def test_a_dead_broker_disturbs_no_clock(lab: Lab) -> None:
         eventually(lambda: standing(lab), lambda found: not found)
         for leaf in ("node/node-a/state", "node/node-b/state", f"job/{JOB}/state"):
             eventually(partial(lab.retained, leaf), len)
-        here_again = eventually(lambda: lab.retained("node/node-b/availability"), lambda told: told.get("online"))
+        here_again = eventually(lambda: lab.retained("node/node-b/availability"), lambda state: state.get("online"))
 
     assert here_again
     assert (here.statuses(), there.statuses()) == ([SYNCHRONIZED], [SYNCHRONIZED])
@@ -75,7 +75,7 @@ def standing(lab: Lab) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("name", ["node-b", "node-a"])
 def test_a_killed_daemon_comes_back(lab: Lab, name: str) -> None:
     """
-    Its clients read on from the same segment, its history is whole, the broker tells that it is away, and a new incarnation
+    Its clients read on from the same segment, its history is whole, the broker reports it as away, and a new incarnation
     takes up what the former one did.
     """
     node, source = lab.nodes[name], f"ptp-{name}"
@@ -84,7 +84,9 @@ def test_a_killed_daemon_comes_back(lab: Lab, name: str) -> None:
     with Watch(lab.clocks[name]) as watch:
         killed = Seen.of(lab.clocks[name])
         node.kill()
-        gone = eventually(lambda: lab.retained(f"node/{name}/availability"), lambda told: not told.get("online", True))
+        gone = eventually(
+            lambda: lab.retained(f"node/{name}/availability"), lambda state: not state.get("online", True)
+        )
         left = list(history.samples(StoreLocation(node.store), source, 0, 2**62))
         node.start()
         new = eventually(lambda: ask(node, "node"), lambda state: state["status"] == "SYNCHRONIZED")
@@ -115,7 +117,7 @@ def segment_inode(lab: Lab, name: str) -> int:
     return (lab.folder / name / NAME).stat().st_ino
 
 
-def test_a_restarted_ptp4l_is_told_and_followed(lab: Lab) -> None:
+def test_a_restarted_ptp4l_is_reported_and_followed(lab: Lab) -> None:
     """What the former instance measured is not believed any more, until the new one has measured."""
     with Watch(lab.clocks["node-a"]) as watch:
         lab.bed.restart("node-a")
@@ -146,7 +148,7 @@ def test_a_silent_grandmaster_fades_as_configured(lab: Lab) -> None:
 
 
 def test_a_stopped_daemon_fades_as_configured(lab: Lab) -> None:
-    """The segment alone tells, ptp4l is not held up, and no rank waits for the daemon."""
+    """The segment alone shows it, ptp4l is not held up, and no rank waits for the daemon."""
     rank = lab.ranks["node-b"]
     with Watch(lab.clocks["node-b"]) as watch:
         with stopped(lab.nodes["node-b"].process.pid) as stopped_ns:
@@ -197,18 +199,18 @@ def assert_faded(watch: Watch, stopped_ns: int, x_ns: int) -> None:
 
 
 def newest_sync_ns(lab: Lab, name: str) -> int:
-    """When ptp4l's newest Sync came in, as linuxptp's own client is told."""
+    """When ptp4l's newest Sync came in, as linuxptp's own client reads it."""
     server = lab.bed.nodes[name].uds_address
     with tempfile.TemporaryDirectory(prefix="ts-") as folder:
         command = [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", f"{folder}/pmc"]
-        told = subprocess.run([*command, "GET TIME_STATUS_NP"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"ingress_time\s+(\d+)", told)
-    assert found, told
+        answer = subprocess.run([*command, "GET TIME_STATUS_NP"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"ingress_time\s+(\d+)", answer)
+    assert found, answer
     return int(found[1])
 
 
 @pytest.mark.parametrize("name", X_NS)
-def test_no_rank_was_ever_told_a_wrong_time(lab: Lab, name: str) -> None:
+def test_no_rank_ever_read_a_wrong_time(lab: Lab, name: str) -> None:
     """Through all of the above, on both nodes: each interval held the truth, and a rank never raised or ended."""
     rank = lab.ranks[name]
     readings = [Seen.recorded(record) for record in eventually(rank.records, lambda records: len(records) > 100)]

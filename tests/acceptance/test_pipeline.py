@@ -44,7 +44,7 @@ def lab(whole: Lab) -> Lab:
 
 @each_node
 def test_a_client_reads_an_interval_that_holds_the_truth(lab: Lab, name: str) -> None:
-    """A program beside the daemon reads the grandmaster's time with its bound; UTC is unknown, and says why."""
+    """A program beside the daemon reads the grandmaster's time with its bound; UTC is unknown, with the reason."""
     clock = lab.clocks[name]
     seen = Seen.of(clock)
     bound = clock.snapshot()
@@ -68,8 +68,8 @@ def test_the_ranks_live_in_the_nodes_networks(lab: Lab) -> None:
     assert len(networks - {os.readlink("/proc/self/ns/net")}) == 2
 
 
-def test_the_hub_names_the_straggler_rank_and_tells_what_it_costs(lab: Lab) -> None:
-    """Who is slow, how far apart the clocks may be (no less than they are), and the share of time spent waiting."""
+def test_the_hub_names_the_straggler_rank_and_its_cost(lab: Lab) -> None:
+    """The slow rank, how far apart the clocks may be (no less than they are), and the share of time spent waiting."""
     job = eventually(lambda: ask(lab.nodes[HUB], f"jobs/{JOB}"), lambda job: job["straggler_rank"] is not None)
 
     assert (job["straggler_rank"], job["world_size"]) == (1, 2)
@@ -99,12 +99,12 @@ def test_the_barrier_becomes_timed(lab: Lab) -> None:
     """
 
     def seen(rank: RankProcess) -> tuple[dict[str, Any], dict[str, Any]]:
-        """With the plan, which says why it is plain."""
+        """With the plan, whose reason explains a plain barrier."""
         return rank.latest(), ask(lab.nodes[HUB], f"jobs/{JOB}")["plan"]
 
     for rank in lab.ranks.values():
         verdict, _ = eventually(
-            partial(seen, rank), lambda told: told[0]["mode"] == "timed" and told[0]["on_time"], within_s=240
+            partial(seen, rank), lambda shown: shown[0]["mode"] == "timed" and shown[0]["on_time"], within_s=240
         )
 
         assert verdict["verdict_reason"] == ""
@@ -121,7 +121,7 @@ def test_the_broker_keeps_every_state(lab: Lab, name: str) -> None:
     assert lab.retained(f"node/{name}/availability") == {"online": True, "incarnation": node["incarnation"]}
 
 
-def test_the_other_node_shows_the_job_that_it_heard_of(lab: Lab) -> None:
+def test_the_other_node_shows_the_job_that_it_received(lab: Lab) -> None:
     """node-b has no hub: what it shows of the job came over the broker."""
     jobs = eventually(lambda: ask(lab.nodes["node-b"], "jobs"), lambda jobs: jobs and jobs[0]["straggler_rank"] == 1)
 
@@ -129,23 +129,23 @@ def test_the_other_node_shows_the_job_that_it_heard_of(lab: Lab) -> None:
 
 
 def test_the_page_of_the_hub_follows_the_other_node(lab: Lab) -> None:
-    """Every state that the hub hears goes on to its viewers, else the page would age a node that is well."""
+    """The hub passes every state on to its viewers; otherwise the page would age a node that is well."""
     with urlopen(f"{lab.nodes[HUB].page}events", timeout=60) as stream:
-        ages = [told["age_ns"] for told in islice(told_of(stream, "node", "node-b", for_s=60), 5)]
+        ages = [state["age_ns"] for state in islice(states_of(stream, "node", "node-b", for_s=60), 5)]
 
     assert len(ages) == 5
     assert median(ages) < HOLDOVER_AFTER_NS
 
 
-def told_of(stream: Any, kind: str, node: str, for_s: float) -> Iterator[dict[str, Any]]:
+def states_of(stream: Any, kind: str, node: str, for_s: float) -> Iterator[dict[str, Any]]:
     """The events of this kind from this node for so long; others come in between."""
     event, deadline = "", time.monotonic() + for_s
     while time.monotonic() < deadline:
         key, _, value = stream.readline().decode().rstrip("\n").partition(": ")
         if key == "event":
             event = value
-        if key == "data" and event == kind and (told := json.loads(value))["node"] == node:
-            yield told
+        if key == "data" and event == kind and (state := json.loads(value))["node"] == node:
+            yield state
 
 
 def timesyncd(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -155,7 +155,7 @@ def timesyncd(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_status_asks_the_daemon(lab: Lab) -> None:
-    """One screen for people, one JSON object for programs; 0 says in sync."""
+    """One screen for people, one JSON object for programs; exit status 0 means in sync."""
     url = lab.nodes[HUB].page
     screen, answer = timesyncd("status", "--url", url), timesyncd("status", "--url", url, "--json")
 
@@ -170,11 +170,11 @@ def test_now_prints_what_a_job_would_read(lab: Lab) -> None:
     """The interval to the grandmaster, and why there is none to UTC; without a daemon 1, and why."""
     known = timesyncd("now", "--runtime-dir", lab.folder / "node-b", "--json")
     unknown = timesyncd("now", "--runtime-dir", lab.folder / "nowhere")
-    told = json.loads(known.stdout)
+    state = json.loads(known.stdout)
 
-    assert (known.returncode, known.stderr, told["gm"]["status"]) == (0, "", "SYNCHRONIZED")
-    assert told["gm"]["latest_ns"] - told["gm"]["earliest_ns"] > 2 * X_NS["node-b"]
-    assert told["utc"]["reason"] == "the grandmaster announces an arbitrary timescale"
+    assert (known.returncode, known.stderr, state["gm"]["status"]) == (0, "", "SYNCHRONIZED")
+    assert state["gm"]["latest_ns"] - state["gm"]["earliest_ns"] > 2 * X_NS["node-b"]
+    assert state["utc"]["reason"] == "the grandmaster announces an arbitrary timescale"
     assert unknown.returncode == 1
     assert "no clock segment: start timesyncd on this node" in unknown.stdout
 

@@ -1,4 +1,4 @@
-"""A real ptp4l whose clock has a known error, told by pmc row by row through a pipe to `timesyncd replay`."""
+"""A real ptp4l whose clock has a known error: pmc's answers go row by row through a pipe to `timesyncd replay`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X_NS = 300_000
 ROWS, PERIOD_S = 90, 0.5
 
 #: What pmc calls what a column holds. Nothing steers the clock of the bed, so its frequency never changes.
-TOLD_AS = {
+PMC_NAMES = {
     "offset_ns": "master_offset",
     "path_delay_ns": "meanPathDelay",
     "port_state": "portState",
@@ -36,21 +36,21 @@ QUESTIONS = ("TIME_STATUS_NP", "CURRENT_DATA_SET", "PORT_DATA_SET", "PARENT_DATA
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A row that was told, what the command answered before the next, and the true offset at that moment."""
+    """A row that was written, the command's answer before the next one, and the true offset at that moment."""
 
     t_s: str
     cells: list[str]
     true_ns: int
 
 
-def told_row(bed: PtpBed, folder: Path) -> str:
+def trace_row(bed: PtpBed, folder: Path) -> str:
     """What pmc shows now, as a row of a trace."""
     server = bed.nodes["b"].uds_address
     command = [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", str(folder / "pmc")]
     shown = subprocess.run(
         [*command, *(f"GET {question}" for question in QUESTIONS)], check=True, capture_output=True, text=True
     ).stdout
-    found = {column: re.search(rf"\b{name}\s+(\S+)", shown) for column, name in TOLD_AS.items()}
+    found = {column: re.search(rf"\b{name}\s+(\S+)", shown) for column, name in PMC_NAMES.items()}
     cells = {column: match[1] if match else "" for column, match in found.items()}
     realtime_ns = time.time_ns()
     cells |= {"t_s": f"{realtime_ns // 10**9}.{realtime_ns % 10**9:09d}", "freq_ppb": "0"}
@@ -71,7 +71,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Answered
         assert replay.stdout.readline() == REPLAYED_HEADER
         rows = []
         for _ in range(ROWS):
-            row = told_row(bed, folder)
+            row = trace_row(bed, folder)
             replay.stdin.write(row + "\n")
             cells = replay.stdout.readline().rstrip("\n").split(",")
             t_s = row.split(",")[0]
@@ -82,14 +82,14 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Answered
     yield rows
 
 
-def test_each_row_is_answered_before_the_next_is_told(answered: list[Answered]) -> None:
+def test_each_row_is_answered_before_the_next_is_written(answered: list[Answered]) -> None:
     """With its own time, and in the end with a bound."""
     assert [row.cells[0] for row in answered] == [row.t_s for row in answered]
     assert [row.cells[1] for row in answered][-10:] == ["SYNCHRONIZED"] * 10
 
 
 def test_the_known_truth_is_inside_each_bound(answered: list[Answered]) -> None:
-    """The clock is 300 us off, and no bound says less."""
+    """The clock is 300 us off, and no bound is smaller."""
     bounds = [(abs(row.true_ns), int(row.cells[2])) for row in answered if row.cells[2]]
 
     assert len(bounds) >= 10

@@ -56,8 +56,8 @@ def run_example(name: str, folder: Path, steps: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_job_without_a_daemon_runs_and_says_so(folder: Path, name: str) -> None:
-    """It measures its own overhead, its barrier is the plain collective, and both are told."""
+def test_a_job_without_a_daemon_runs_and_reports_it(folder: Path, name: str) -> None:
+    """It measures its own overhead, its barrier is the plain collective, and it prints both."""
     lines = run_example(name, folder, steps=100)
 
     assert len(lines) == 2
@@ -67,7 +67,7 @@ def test_a_job_without_a_daemon_runs_and_says_so(folder: Path, name: str) -> Non
 
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_job_is_told_its_straggler_rank_and_releases_together(folder: Path, name: str) -> None:
+def test_a_job_reads_its_straggler_rank_and_releases_together(folder: Path, name: str) -> None:
     """Two ranks of one node read one clock: without any PTP the slow one is named and the barrier is timed."""
     lines = run_example(name, folder, steps=1000)
 

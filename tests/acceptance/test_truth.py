@@ -211,7 +211,7 @@ def test_the_bound_holds_without_the_help_of_a_large_offset(recording: Recording
 
 @pytest.mark.parametrize("phase", SLOW_PHASES)
 def test_a_model_without_the_path_delay_is_refuted_by_unequal_delays(recording: Recording, phase: str) -> None:
-    """The truth of this test bed can say no: half of the path's asymmetry is in no other term."""
+    """This test bed's truth can refute a bound: half of the path's asymmetry is in no other term."""
     assert recording.share((phase,), Judged.holds_without_offset_and_path_delay) < 0.5
 
 
@@ -222,12 +222,12 @@ def first_jump_ns(recording: Recording, step: Piece) -> int | None:
 
 
 @pytest.mark.parametrize("phase", STEP_PHASES)
-def test_a_step_is_told_as_a_phase_jump(recording: Recording, phase: str) -> None:
-    """One of the first samples that can know of it says so, with its sign and size, give or take the relay's own delays."""
+def test_a_step_is_reported_as_a_phase_jump(recording: Recording, phase: str) -> None:
+    """One of the first samples after it reports it, with its sign and size, give or take the relay's own delays."""
     expected_ns = {"step up": -7_100_000, "step down": 7_700_000}[phase]
-    told = [first_jump_ns(recording, piece) for name, piece in recording.steps if name == phase]
+    jumps_ns = [first_jump_ns(recording, piece) for name, piece in recording.steps if name == phase]
 
-    assert told == [pytest.approx(expected_ns, abs=3_000_000)] * ROUNDS
+    assert jumps_ns == [pytest.approx(expected_ns, abs=3_000_000)] * ROUNDS
 
 
 def test_the_walk_was_observed_all_along(recording: Recording) -> None:

@@ -1,4 +1,4 @@
-"""One rank of test_barrier_real.py: real gloo, and views that differ between the ranks. Writes what it saw as JSON."""
+"""One rank of test_barrier_real.py: real gloo, and views that differ between the ranks. Writes its records as JSON."""
 
 from __future__ import annotations
 

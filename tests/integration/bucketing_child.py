@@ -44,8 +44,8 @@ class Layer(nn.Linear):
 
 def rebuilt(model: DistributedDataParallel) -> list[int]:
     """Of the rebuilt buckets, in bytes, in the order of their reduction."""
-    told = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]  # type: ignore[no-untyped-call]
-    return [int(size) for size in told.split(",")]
+    sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]  # type: ignore[no-untyped-call]
+    return [int(size) for size in sizes.split(",")]
 
 
 def main(options: argparse.Namespace) -> None:

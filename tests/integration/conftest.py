@@ -1,7 +1,7 @@
 """
 Real parts for every integration test. What is not installed fails the test and names the Debian package.
 
-A bed is slow to start (its first good path delay comes after about 15 s), so tests share it: whoever stops, restarts or
+A bed is slow to start (its first good path delay comes after about 15 s), so tests share it: a test that stops, restarts or
 delays something in `ptp_pair` makes a `PtpBed` of his own instead.
 """
 
@@ -45,7 +45,7 @@ def mosquitto() -> Iterator[Mosquitto]:
 
 @pytest.fixture(scope="session", autouse=True)
 def net_snmp_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where net-snmp's programs keep what they learn; one that finds no such folder makes it, and says so among its answers."""
+    """Where net-snmp's programs keep their state; without the folder a program creates it and prints a line about it."""
     place = tmp_path_factory.mktemp("net-snmp")
     (place / "cert_indexes").mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -61,7 +61,7 @@ def community(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def nothing_left(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    """Whatever a unit answers: no socket stays open, and nothing fails unseen in the event loop."""
+    """Whatever a grandmaster answers: no socket stays open, and nothing fails unseen in the event loop."""
     before = len(os.listdir("/proc/self/fd"))
     yield
     await asyncio.sleep(0)
@@ -72,7 +72,7 @@ async def nothing_left(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> AsyncIterator[Lab]:
-    """Where units with a web interface are served, and read."""
+    """Where grandmasters with a web interface are served, and read."""
     monkeypatch.setenv("GM_WEB_PASSWORD", PASSWORD)
     async with AsyncExitStack() as stack:
-        yield Lab(tmp_path, stack, certificate(tmp_path, "unit"))
+        yield Lab(tmp_path, stack, certificate(tmp_path, "grandmaster"))

@@ -1,4 +1,4 @@
-"""One rank of Lightning's Trainer: trained with a validation in between, resumed, and ended by an error; says what it saw."""
+"""One rank of Lightning's Trainer: trained with a validation in between, resumed, and ended by an error; prints what happened."""
 
 from __future__ import annotations
 

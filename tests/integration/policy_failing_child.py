@@ -106,7 +106,7 @@ def main() -> None:
     except (SyncError, RuntimeError, ValueError) as error:
         outcome = {"error": type(error).__name__, "text": str(error)}
     print(json.dumps(outcome | {"step": sync.step}), flush=True)
-    os._exit(0)  # the groups are broken: to take them down could wait for who is gone
+    os._exit(0)  # the groups are broken: to take them down could wait for a rank that is gone
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Child:
             host, port, is_master=self.rank == 0, timeout=LONG, wait_for_workers=False, multi_tenant=True
         )
 
-    def tell(self, event: str) -> None:
+    def report(self, event: str) -> None:
         self.store.set(event, "")
 
     def wait(self, event: str) -> None:
@@ -120,13 +120,13 @@ def ahead(child: Child) -> Facts:
     sync = child.sync(job, stepper.model, stepper.optimizer, "ssp(s=2)")
     if child.rank == 0:
         stepper.step(2)
-        child.tell("ahead two")
+        child.report("ahead two")
         child.wait("ahead one")
         stepper.step(3)
     else:
         child.wait("ahead two")
         stepper.step()
-        child.tell("ahead one")
+        child.report("ahead one")
         wait_for_version(sync, 5)
         stepper.step()
     sync.close()
@@ -152,7 +152,7 @@ def followed(child: Child) -> Facts:
     else:
         sync.use("ssp(s=7)")  # only rank 0's word counts
         stepper.step(5)
-        child.tell("released")
+        child.report("released")
     sync.close()
     job.close()
     return {"after": stepper.after, "final": stepper.at.tolist()}
@@ -283,7 +283,7 @@ def left_rank(child: Child) -> None:
 
 def killed_server(child: Child) -> None:
     """The last server is killed in the middle of the training."""
-    train(child, "ssp(s=0)", lambda: child.tell("kill the server"))
+    train(child, "ssp(s=0)", lambda: child.report("kill the server"))
 
 
 def fail() -> None:
@@ -327,14 +327,14 @@ def failing(child: Child, failure: Callable[[Child], None]) -> Facts:
             failure(child)
         else:
             if failure is killed_server and child.rank == child.ranks + child.servers - 1:
-                threading.Thread(target=die_when_told, args=(child,), daemon=True).start()
+                threading.Thread(target=die_on_request, args=(child,), daemon=True).start()
             serve(child.ranks, child.rank - child.ranks, child.servers, child.timeout_s)
     except (SyncError, ValueError) as error:
         return {"error": type(error).__name__, "message": str(error)}
     return {}
 
 
-def die_when_told(child: Child) -> None:
+def die_on_request(child: Child) -> None:
     child.wait("kill the server")
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -49,7 +49,7 @@ SAMPLE = ClockSample(
 )
 
 
-def say(**fields: object) -> None:
+def report(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
@@ -66,7 +66,7 @@ def write_for_ever(path: Path) -> None:
     store.next_incarnation("n1")
     for number in count():
         put(store, number)
-        say(number=number, boottime_ns=CLOCKS.boottime_ns())
+        report(number=number, boottime_ns=CLOCKS.boottime_ns())
         time.sleep(0.01)
 
 
@@ -80,9 +80,9 @@ def put_a_day(path: Path) -> None:
     store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", points), None))
     while not store.stored:
         time.sleep(0.001)
-    say(stored=store.stored)
+    report(stored=store.stored)
     store.stop()
-    say(stored=store.stored)
+    report(stored=store.stored)
 
 
 def fill_the_disk(path: Path) -> None:
@@ -103,7 +103,7 @@ def fill_the_disk(path: Path) -> None:
     store.stop()
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT count(*) FROM clock_sample").fetchone()[0]
-    say(problem=problem, over=over, lost=next(numbers) - rows, told_again=reported.qsize())
+    report(problem=problem, over=over, lost=next(numbers) - rows, reported_again=reported.qsize())
 
 
 def fill(path: Path) -> None:

@@ -29,7 +29,7 @@ def run(*command: str) -> str:
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[list[dict[str, Any]]]:
-    """What each of two ranks saw in one run."""
+    """The records of each of two ranks in one run."""
     folder = Path(tempfile.mkdtemp(prefix="ts-"))
     try:
         run(str(HERE / "barrier_child.py"), str(folder))
@@ -40,7 +40,7 @@ def found() -> Iterator[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("kind", ["two_collectives", "fused"])
 def test_ranks_that_see_different_things_stay_in_step(found: list[dict[str, Any]], kind: str) -> None:
-    """25 pairs of views, one after the other in one process group: all come through, and are told the same instants."""
+    """25 pairs of views, one after the other in one process group: all come through, and read the same instants."""
     first, second = ([case[kind] for case in rank["differing"]] for rank in found)
 
     agreed = [[verdict["agreed_ns"] for case in rank for verdict in case] for rank in (first, second)]
@@ -81,7 +81,7 @@ def test_the_scheduling_policy_is_as_it_was(found: list[dict[str, Any]]) -> None
 
 
 def test_the_barrier_example() -> None:
-    """Both ranks tell how many releases they made, and rank 1, which is always last, prefetches nothing."""
+    """Both ranks print how many releases they made, and rank 1, which is always last, prefetches nothing."""
     printed = run(str(EXAMPLES / "barrier.py"), "--steps", "60", "--fifo")
 
     assert re.search(r"rank 0: \d+ of 60 released on time", printed)
@@ -91,9 +91,9 @@ def test_the_barrier_example() -> None:
 def test_the_pauses_example() -> None:
     """Both ranks pause after the same steps: by the clock, and by counting where the machine is too busy for a timed barrier."""
     printed = run(str(EXAMPLES / "pauses.py"))
-    said = re.findall(r"rank \d: paused after steps (\[.+?\]); by the clock (\d+), by steps (\d+)", printed)
+    reports = re.findall(r"rank \d: paused after steps (\[.+?\]); by the clock (\d+), by steps (\d+)", printed)
 
-    assert len(said) == 2
-    assert said[0] == said[1]
-    assert int(said[0][1]) + int(said[0][2]) > 0
+    assert len(reports) == 2
+    assert reports[0] == reports[1]
+    assert int(reports[0][1]) + int(reports[0][2]) > 0
     assert len(re.findall(r"rank \d: [1-9]\d* collections by the thread", printed)) == 2

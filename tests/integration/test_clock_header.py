@@ -84,7 +84,7 @@ Start = Callable[[], Running]
 
 
 def held(folder: Path, running: Running) -> dict[Reference, tuple[str, str]]:
-    """The status and reason that the program gives; a Clock of Python says the same. Without a bound: all of time."""
+    """The status and reason that the program gives; a Clock of Python gives the same. Without a bound: all of time."""
     answers = running.ask()
     clock = Clock(folder)
     statuses = {Reference.GRANDMASTER: clock.gm_now().status, Reference.UTC: clock.now().status}
@@ -95,7 +95,7 @@ def held(folder: Path, running: Running) -> dict[Reference, tuple[str, str]]:
     return {reference: answer[:2] for reference, answer in answers.items()}
 
 
-AGO = {"holdover": 10 * NS_PER_S, "void": 2_000 * NS_PER_S}
+AGO = {"holdover": 10 * NS_PER_S, "expired": 2_000 * NS_PER_S}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ AGO = {"holdover": 10 * NS_PER_S, "void": 2_000 * NS_PER_S}
     [
         ({}, EPOCH, ("SYNCHRONIZED", "OK"), ("SYNCHRONIZED", "OK")),
         ({"as_of_ns": -AGO["holdover"]}, EPOCH, ("HOLDOVER", "STALE"), ("HOLDOVER", "STALE")),
-        ({"as_of_ns": -AGO["void"]}, EPOCH, ("UNKNOWN", "EXPIRED"), ("UNKNOWN", "EXPIRED")),
+        ({"as_of_ns": -AGO["expired"]}, EPOCH, ("UNKNOWN", "EXPIRED"), ("UNKNOWN", "EXPIRED")),
         ({"as_of_ns": 2**61}, EPOCH, ("UNKNOWN", "AS_OF_IN_FUTURE"), ("UNKNOWN", "AS_OF_IN_FUTURE")),
         (
             {"utc_hard": unbounded(Reason.ARBITRARY_TIMESCALE), "utc_status": ClockStatus.UNKNOWN},
@@ -129,7 +129,7 @@ AGO = {"holdover": 10 * NS_PER_S, "void": 2_000 * NS_PER_S}
         ),
     ],
 )
-def test_a_compiled_reader_says_what_python_says(
+def test_a_compiled_reader_reads_what_python_reads(
     tmp_path: Path,
     started: Start,
     changes: dict[str, Any],
@@ -137,7 +137,7 @@ def test_a_compiled_reader_says_what_python_says(
     gm: tuple[str, str],
     utc: tuple[str, str],
 ) -> None:
-    """Fresh, stale, void, from the future, unbounded, disrupted, stepped, of another boot or time namespace."""
+    """Fresh, stale, expired, from the future, unbounded, disrupted, stepped, of another boot or time namespace."""
     bound = bound_now()
     as_of_ns = bound.as_of_ns + changes.get("as_of_ns", 0)
     publish(tmp_path, replace(bound, **changes | {"as_of_ns": as_of_ns}), epoch)
@@ -163,7 +163,7 @@ def test_a_compiled_reader_s_interval_holds_the_clock(tmp_path: Path, started: S
         assert part.bound_ns <= (latest - earliest) // 2 <= widest_ns
 
 
-def test_without_a_file_it_says_so(tmp_path: Path, started: Start) -> None:
+def test_without_a_file_it_names_the_reason(tmp_path: Path, started: Start) -> None:
     """No daemon is no error, and no time."""
     assert set(held(tmp_path, started()).values()) == {("UNKNOWN", "NO_SEGMENT")}
 
@@ -176,7 +176,7 @@ def test_a_file_that_is_too_short_is_no_file(tmp_path: Path, started: Start) -> 
 
 
 def test_before_the_first_write_there_is_no_sample(tmp_path: Path, started: Start) -> None:
-    """Generation 0: the daemon runs, and has nothing to say yet."""
+    """Generation 0: the daemon runs, and has not published yet."""
     writer(tmp_path)
 
     assert set(held(tmp_path, started()).values()) == {("UNKNOWN", "NO_SAMPLE_YET")}
@@ -184,7 +184,7 @@ def test_before_the_first_write_there_is_no_sample(tmp_path: Path, started: Star
 
 @pytest.mark.parametrize("word", [seqlock.MAGIC, seqlock.VERSION, seqlock.SIZE])
 def test_another_layout_is_not_read(tmp_path: Path, started: Start, word: int) -> None:
-    """Another magic, version or size: they do not understand each other, and that is all there is to say."""
+    """Another magic, version or size: neither side understands the other, and the reader reports only that."""
     publish(tmp_path, bound_now())._words[word] += 1
 
     assert set(held(tmp_path, started()).values()) == {("UNKNOWN", "OTHER_LAYOUT")}
@@ -231,7 +231,7 @@ def test_a_torn_segment_leaves_what_was_read_before(tmp_path: Path, started: Sta
 
 
 def test_a_daemon_that_comes_later_is_found(tmp_path: Path, started: Start) -> None:
-    """The file may come after the reader, and come anew; it is looked for once a second."""
+    """The file may come after the reader, and be created again; the reader looks for it once a second."""
     reader = started()
     before = reader.ask()[Reference.GRANDMASTER][:2]
     publish(tmp_path, bound_now(as_of_ns=0))

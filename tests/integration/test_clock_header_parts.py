@@ -140,7 +140,7 @@ def test_the_header_s_numbers_are_the_code_s(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [ClockStatus, Reason])
 def test_every_number_has_its_name(library: ctypes.CDLL, names: type[ClockStatus | Reason]) -> None:
-    """What is printed is the name that Python and the pages have; a number that has none is told apart."""
+    """What is printed is the name that Python and the pages have; a number without a name is distinct."""
     name_of = library.timesyncd_status_name if names is ClockStatus else library.timesyncd_reason_name
 
     assert [name_of(member.value).decode() for member in names] == [member.name for member in names]

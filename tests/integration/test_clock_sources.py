@@ -26,7 +26,7 @@ from timesyncd.simulation.bed import host
 pytestmark = pytest.mark.integration
 
 NO_PHC = 4_319
-NOBODY = 65534
+NOBODY_UID = 65534
 
 AS_ANYBODY = """
 import asyncio, pathlib
@@ -135,10 +135,10 @@ def test_it_needs_no_privilege(folder: Path) -> None:
         "--inh-caps=-all,+dac_read_search",
         "--ambient-caps=+dac_read_search",
     ]
-    who = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", *reading]
+    identity = [f"--reuid={NOBODY_UID}", f"--regid={NOBODY_UID}", "--clear-groups", "--no-new-privs", *reading]
     with running(stand_in(folder, "phc2sys"), "-s", "eth0"):
         reported = subprocess.run(
-            [host.find("setpriv"), *who, sys.executable, "-c", AS_ANYBODY],
+            [host.find("setpriv"), *identity, sys.executable, "-c", AS_ANYBODY],
             check=True,
             capture_output=True,
             text=True,

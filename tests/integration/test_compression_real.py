@@ -247,7 +247,7 @@ def test_what_is_not_finite_does_not_enter_the_residuals(
     assert all(torch.equal(residual(compressor), before) for compressor, before in zip(of, kept, strict=True))
     again = [two.reduced(compressors, parameters, *random_values(8, 2, 600)) for compressors in (of, without)]
     assert again[0].isfinite().all()
-    if not isinstance(written, PowerSGD):  # whose factors begin anew
+    if not isinstance(written, PowerSGD):  # whose factors start again
         assert torch.equal(*again)
     if written == TopK():
         assert 0 < of[0].gain.value <= 1

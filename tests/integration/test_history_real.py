@@ -81,7 +81,7 @@ def order_of(name: str, incarnation: int) -> Callable[[], dict[str, Any]]:
 
 
 class Node:
-    """Reads its clock and tells of something now and then, and sends what its store makes of it."""
+    """Reads its clock, publishes something now and then, and sends what its store makes of it."""
 
     def __init__(self, name: str, broker: Mosquitto, folder: Path, clocks: HastyClocks) -> None:
         self.name, self.clocks = name, clocks

@@ -25,7 +25,7 @@ port = 0
 [hub]
 """
 
-#: A rank that waits for its clocks, marks two epochs of steps, and says what it was told before and after.
+#: A rank that waits for its clocks, marks two epochs of steps, and prints what it read before and after.
 RANK = """
 import json, sys, time
 from timesyncd.client import Job
@@ -52,7 +52,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def daemon(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A node's daemon with the hub in it. Ranks wait for it, so nobody has to."""
+    """A node's daemon with the hub in it. Ranks wait for it, so no test has to."""
     config = folder / "timesyncd.toml"
     config.write_text(CONFIG.format(folder=folder))
     process = subprocess.Popen([sys.executable, "-m", "timesyncd", "run", "--config", str(config)])
@@ -66,17 +66,17 @@ def daemon(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def run_both(folder: Path) -> list[dict[str, Any]]:
-    """What the two ranks say; both live until both have spoken, so that neither is missed by the other's hub."""
+    """What the two ranks print; both live until both have printed, so that neither is missed by the other's hub."""
     command = [sys.executable, "-c", RANK, str(folder)]
     ranks = [
         subprocess.Popen([*command, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for rank in (0, 1)
     ]
     try:
-        said = [json.loads(rank.stdout.readline()) for rank in ranks if rank.stdout is not None]
+        outputs = [json.loads(rank.stdout.readline()) for rank in ranks if rank.stdout is not None]
         for rank in ranks:
             rank.communicate("\n", timeout=60)
-        return said
+        return outputs
     finally:
         for rank in ranks:
             rank.kill()
@@ -86,12 +86,12 @@ def run_both(folder: Path) -> list[dict[str, Any]]:
 def test_a_job_and_its_restart(folder: Path, daemon: subprocess.Popen[bytes]) -> None:
     """
     Both ranks wait for an agreement of their own run, their steps of two epochs are joined by one clock without PTP, and the same name
-    with other processes begins anew.
+    with other processes starts again.
     """
     runs = [run_both(folder), run_both(folder)]
 
-    for number, said in enumerate(runs):
-        for rank in said:
+    for number, output in enumerate(runs):
+        for rank in output:
             assert (rank["before"][:2], rank["before"][2] < 40) == ([0, number], True)
             assert (rank["run"], rank["complete"], rank["step"], rank["method"]) == (
                 number,

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.integration
 #: Another user where we may become one, so that the kernel's word is seen to count.
 SENDER = 65_534 if os.getuid() == 0 else os.getuid()
 
-#: A rank that marks one step, says so, and lives until its standard input ends; then it says what it reads.
+#: A rank that marks one step, prints a line, and lives until its standard input ends; then it prints what it reads.
 RANK = """
 import json, os, sys
 from timesyncd.bound import ClockStatus
@@ -62,11 +62,11 @@ class Node:
         self.socket = JobSocket(folder, "node-a", incarnation, self._take)
         self.socket.open()
 
-    def _take(self, said: MarkBatch | PolicyRequest) -> None:
-        if isinstance(said, PolicyRequest):
-            self.requests.append(said)
+    def _take(self, message: MarkBatch | PolicyRequest) -> None:
+        if isinstance(message, PolicyRequest):
+            self.requests.append(message)
         else:
-            self.batches.append(said)
+            self.batches.append(message)
 
     async def delivered(self, count: int = 1) -> list[MarkBatch]:
         await until(lambda: len(self.batches) >= count)
@@ -171,21 +171,21 @@ async def test_a_mark_arrives_with_the_kernels_word_of_who_sent_it(node: Node, r
 
 
 async def test_a_rank_reads_its_jobs_signals_and_plan(node: Node, rank: subprocess.Popen[str]) -> None:
-    """What the hub says of the job comes back to its rank through shared memory, across users."""
+    """The hub's state of the job comes back to its rank through shared memory, across users."""
     (batch,) = await node.delivered()
     node.socket.publish(job_state(job_id(SENDER, "job", 3), joined_ns=batch.joined_ns))
 
-    said, _ = rank.communicate("\n")
-    assert json.loads(said) == [[1, 0, [4_000, None]], 700_000]
+    output, _ = rank.communicate("\n")
+    assert json.loads(output) == [[1, 0, [4_000, None]], 700_000]
 
 
 async def test_every_signal_reaches_the_rank(node: Node) -> None:
-    """All that a rank can be told is told, under the same name, and no field is another one's."""
+    """All fields of a state that reach a rank do so under the same name, and no field is another one's."""
     job = Job("job", rank=0, world_size=2, runtime_dir=node.folder)
     job.meter.announce()
     (batch,) = await node.delivered()
     state = job_state(job_id(os.getuid(), "job", 0))
-    told = {
+    expected = {
         field.name: number
         for number, field in enumerate(fields(Signals), 101)
         if field.name in JobState.model_fields
@@ -200,16 +200,16 @@ async def test_every_signal_reaches_the_rank(node: Node) -> None:
         policy_version=3,
         groups=((0, 1),),
     )
-    node.socket.publish(state.model_copy(update={**told, "ranks": [here, elsewhere], "plan": plan}))
+    node.socket.publish(state.model_copy(update={**expected, "ranks": [here, elsewhere], "plan": plan}))
     signals, read_plan = job.signals(), job.plan()
     job.close()
 
     assert signals is not None
-    assert {name: getattr(signals, name) for name in told} == told
+    assert {name: getattr(signals, name) for name in expected} == expected
     assert (signals.alignment_growth_ppb, signals.alignment_reason) == (0, "one clock")
     assert (signals.wait_p50_ns, signals.joined_ns) == ((4_000, 5), (job.joined_ns,))
     assert read_plan == replace(plan, reason="")
-    assert told.keys() | {
+    assert expected.keys() | {
         "world_size",
         "alignment_growth_ppb",
         "alignment_reason",
@@ -220,8 +220,8 @@ async def test_every_signal_reaches_the_rank(node: Node) -> None:
     } == {field.name for field in fields(Signals)}
 
 
-async def test_a_new_process_does_not_believe_what_was_said_to_the_former_one(node: Node) -> None:
-    """The segment of a job that began anew stays the same file: until the hub has heard the new process, it says nothing to it."""
+async def test_a_new_process_does_not_use_the_signals_of_the_former_one(node: Node) -> None:
+    """The segment of a restarted job stays the same file: until the hub has received the new process's marks, it holds nothing for it."""
     identifier = job_id(os.getuid(), "job", 0)
     former = Job("job", rank=0, world_size=2, runtime_dir=node.folder)
     former.meter.announce()
@@ -230,7 +230,7 @@ async def test_a_new_process_does_not_believe_what_was_said_to_the_former_one(no
     known = [rank.model_copy(update={"joined_ns": former.joined_ns})]
     node.socket.publish(job_state(identifier).model_copy(update={"ranks": known}))
     again = Job("job", rank=0, world_size=2, runtime_dir=node.folder)
-    said = [former.signals(), again.signals()]
+    signals = [former.signals(), again.signals()]
     with pytest.raises(AlignmentError):
         again.require_alignment(10**9, timeout_s=0)
     known = [rank.model_copy(update={"joined_ns": again.joined_ns})]
@@ -239,7 +239,7 @@ async def test_a_new_process_does_not_believe_what_was_said_to_the_former_one(no
     former.close()
     again.close()
 
-    assert [signals is None for signals in said] == [False, True]
+    assert [signals is None for signals in signals] == [False, True]
     assert agreed.one_clock
 
 
@@ -268,7 +268,7 @@ async def test_an_old_retained_state_is_not_shown_as_news(node: Node) -> None:
 
 
 async def test_places_are_open_to_every_user_whatever_the_umask(folder: Path) -> None:
-    """Anybody may send to the socket and read the segments; nobody else may write them."""
+    """Any user may send to the socket and read the segments; none but the daemon's may write them."""
     before = os.umask(0o077)
     try:
         node = Node(folder)
@@ -289,7 +289,7 @@ async def test_places_are_open_to_every_user_whatever_the_umask(folder: Path) ->
 
 
 async def test_the_segment_goes_a_minute_after_the_last_process(node: Node, rank: subprocess.Popen[str]) -> None:
-    """While a rank lives it stays, however long it says nothing; after its end it stays for the keeping time."""
+    """While a rank lives it stays, however long it is silent; after its end it stays for the keeping time."""
     await node.delivered()
     path = segment_path(node.folder, job_id(SENDER, "job", 3))
     node.socket.publish(job_state(path.name))
@@ -323,22 +323,22 @@ async def test_a_process_that_may_not_be_signalled_lives(
 
 
 async def test_a_restarted_daemon_takes_the_segments_over(node: Node, rank: subprocess.Popen[str]) -> None:
-    """A rank that has its segment open reads what the next daemon writes into it; the sequence begins anew."""
+    """A rank that has its segment open reads what the next daemon writes into it; the sequence starts again."""
     (batch,) = await node.delivered()
     path = segment_path(node.folder, job_id(SENDER, "job", 3))
     node.socket.publish(job_state(path.name, joined_ns=batch.joined_ns).model_copy(update={"straggler_rank": 0}))
     inode = path.stat().st_ino
     again = Node(node.folder, incarnation=6)
     again.socket.publish(job_state(path.name, joined_ns=batch.joined_ns))
-    said, _ = rank.communicate("\n")
+    output, _ = rank.communicate("\n")
     again.socket.close()
 
     assert path.stat().st_ino == inode
-    assert json.loads(said)[0][0] == 1
+    assert json.loads(output)[0][0] == 1
 
 
 async def test_a_former_daemons_segment_without_ranks_goes(node: Node, rank: subprocess.Popen[str]) -> None:
-    """What was left behind and nobody marks for is removed after the keeping time."""
+    """A file that was left behind and has no marks is removed after the keeping time."""
     await node.delivered()
     path = segment_path(node.folder, job_id(SENDER, "job", 3))
     node.socket.publish(job_state(path.name))
@@ -349,7 +349,7 @@ async def test_a_former_daemons_segment_without_ranks_goes(node: Node, rank: sub
     assert not path.exists()
 
 
-async def test_noise_is_counted_and_told_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+async def test_noise_is_counted_and_reported_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """Anybody may send anything: no exception, no flood of the log, and marks still arrive."""
     for noise in (b"", b"noise", b"TSJL", bytes(40_000)):
         node.send(noise)
@@ -390,7 +390,7 @@ async def test_passed_file_descriptors_are_dropped(node: Node) -> None:
 
 
 async def test_one_user_cannot_crowd_out_the_others(node: Node) -> None:
-    """A user's jobs are counted; what is too many is refused and said, and known jobs go on."""
+    """A user's jobs are counted; those beyond the limit are refused and logged, and known jobs go on."""
     jobs = [Job(f"job-{number}", runtime_dir=node.folder) for number in range(MAX_JOBS_OF_A_USER + 1)]
     for count, job in enumerate(jobs, 1):
         with job.meter.sync(1):
@@ -417,7 +417,7 @@ def ask(node: Node, uid: int, policy: str = "bsp", job: str = "0123456789abcdef"
 
 
 async def test_a_request_comes_with_the_kernels_word_of_who_asks(node: Node) -> None:
-    """Whose the job is, a hub knows; that it is this user who asks, nobody else does. What is written otherwise means the same."""
+    """The hub knows the job's user; only the daemon knows which user asks. What is written otherwise means the same."""
     ask(node, SENDER, " local_sgd( h=8 )")
     await until(lambda: len(node.requests) == 1)
 

@@ -1,4 +1,4 @@
-"""What examples/monitoring and docs/monitoring.md say of metrics is what the daemon exports, and promtool takes it."""
+"""The metrics of examples/monitoring and docs/monitoring.md are those that the daemon exports, and promtool accepts them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TARGET_LABELS = {"instance", "job", "exported_job"}
 
 
 def promtool(*arguments: str, folder: Path = FOLDER) -> tuple[int, str]:
-    """Its exit status and what it says."""
+    """Its exit status and output."""
     done = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stdout + done.stderr
 
@@ -68,7 +68,7 @@ def alerts() -> list[str]:
 
 
 def test_the_exposition_is_as_prometheus_wants_it() -> None:
-    """promtool finds nothing to say of names, units, help and types, of all the metrics that there are."""
+    """promtool accepts names, units, help and types of all the metrics that there are."""
     checked = subprocess.run(
         ["promtool", "check", "metrics"], check=False, input=EXPOSITION.encode(), capture_output=True, timeout=60
     )
@@ -78,23 +78,23 @@ def test_the_exposition_is_as_prometheus_wants_it() -> None:
 
 def test_the_rules_are_rules() -> None:
     """Prometheus loads them, templates included."""
-    status, said = promtool("check", "rules", "prometheus-rules.yml")
+    status, output = promtool("check", "rules", "prometheus-rules.yml")
 
-    assert (status, f"{len(alerts())} rules found" in said) == (0, True), said
+    assert (status, f"{len(alerts())} rules found" in output) == (0, True), output
 
 
 def test_the_scrape_configuration_loads() -> None:
     """Prometheus takes the example as it is."""
-    status, said = promtool("check", "config", "prometheus.yml")
+    status, output = promtool("check", "config", "prometheus.yml")
 
-    assert status == 0, said
+    assert status == 0, output
 
 
 def test_alerts_fire_when_they_should_and_no_other_does() -> None:
     """Each case of the rules' own tests holds."""
-    status, said = promtool("test", "rules", "prometheus-rules-tests.yml")
+    status, output = promtool("test", "rules", "prometheus-rules-tests.yml")
 
-    assert status == 0, said
+    assert status == 0, output
 
 
 @pytest.mark.parametrize("alert", alerts())
@@ -129,8 +129,8 @@ def test_the_cases_see_a_rule_that_is_wrong(rule: str, without: str, tmp_path: P
     assert status != 0
 
 
-def test_every_alert_says_what_to_do() -> None:
-    """A severity, a summary that names who, and a description."""
+def test_every_alert_states_what_to_do() -> None:
+    """A severity, a summary that names the node or job, and a description."""
     bodies = re.split(r"- alert: ", RULES)[1:]
     lacking = [b.split("\n")[0] for b in bodies if not all(k in b for k in ("severity:", "summary:", "description:"))]
 
@@ -158,9 +158,9 @@ def test_every_query_of_the_dashboard_parses(tmp_path: Path) -> None:
     """Prometheus understands each, as a rule's expression."""
     rules = "".join(f"  - record: q:{at}\n    expr: {json.dumps(query)}\n" for at, query in enumerate(queries()))
     (tmp_path / "queries.yml").write_text(f"groups:\n- name: dashboard\n  rules:\n{rules}")
-    status, said = promtool("check", "rules", "queries.yml", folder=tmp_path)
+    status, output = promtool("check", "rules", "queries.yml", folder=tmp_path)
 
-    assert (status, f"{len(list(queries()))} rules found" in said) == (0, True), said
+    assert (status, f"{len(list(queries()))} rules found" in output) == (0, True), output
 
 
 def test_the_dashboard_is_whole() -> None:
@@ -198,5 +198,5 @@ def test_every_metric_is_documented_with_its_labels() -> None:
 
 
 def test_every_number_of_the_page_is_right() -> None:
-    """It says how many alerts there are."""
+    """The page states how many alerts there are."""
     assert f"{len(alerts())} alerts" in PAGE

@@ -131,7 +131,7 @@ async def test_a_killed_daemon_is_offline(mosquitto: Mosquitto) -> None:
     ]
 
 
-async def test_a_stopped_daemon_says_so(mosquitto: Mosquitto) -> None:
+async def test_a_stopped_daemon_publishes_that(mosquitto: Mosquitto) -> None:
     """Cancelling the link publishes offline, which a late subscriber sees."""
     link, reader = writer(mosquitto), Reader(mosquitto)
     async with running(link):
@@ -301,7 +301,7 @@ async def test_a_replayed_message_overwrites_nothing(mosquitto: Mosquitto) -> No
 
 
 async def test_our_own_messages_do_not_come_back(mosquitto: Mosquitto) -> None:
-    """A hub that subscribes to all nodes hears the others only, live and retained."""
+    """A hub that subscribes to all nodes receives the others only, live and retained."""
     hub, other = Reader(mosquitto, node="n1"), MqttLink(settings(mosquitto), "n2", 1, (), lambda _: None)
     async with running(hub.link):
         hub.link.publish(state(1))
@@ -333,7 +333,7 @@ async def test_an_ended_job_leaves_nothing(mosquitto: Mosquitto) -> None:
 
 
 async def expiries(broker: Mosquitto, channel: MqttChannel) -> dict[str, int]:
-    """For how long the broker keeps what it has retained of a channel, by what it says."""
+    """For how long the broker keeps what it has retained of a channel, by its own answer."""
     found: dict[str, int] = {}
     async with aiomqtt.Client(broker.host, broker.port, protocol=aiomqtt.ProtocolVersion.V5) as reader:
         await reader.subscribe(channel.pattern(PREFIX, "x"))
@@ -377,7 +377,7 @@ async def test_the_will_of_a_killed_daemon_expires(mosquitto: Mosquitto) -> None
     assert [DAY_S - 60 < left_s <= DAY_S for left_s in found.values()] == [True]
 
 
-async def test_an_online_node_says_so_before_it_is_forgotten(
+async def test_an_online_node_publishes_before_its_message_expires(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection of months has the broker know that the node is there, and nothing but a repetition does that."""
@@ -389,7 +389,7 @@ async def test_an_online_node_says_so_before_it_is_forgotten(
     assert set(reader.messages(Availability)[:3]) == {Availability(online=True, incarnation=1)}
 
 
-async def test_an_event_says_that_it_is_a_cloud_event(mosquitto: Mosquitto) -> None:
+async def test_an_event_has_the_content_type_of_cloud_events(mosquitto: Mosquitto) -> None:
     """By the content type that CloudEvents' binding to MQTT asks for in structured mode."""
     link = writer(mosquitto)
     async with aiomqtt.Client(mosquitto.host, mosquitto.port, protocol=aiomqtt.ProtocolVersion.V5) as listener:
@@ -404,7 +404,7 @@ async def test_an_event_says_that_it_is_a_cloud_event(mosquitto: Mosquitto) -> N
 
 
 async def test_a_confirmation_reaches_its_node_alone(mosquitto: Mosquitto) -> None:
-    """However many nodes there are, each hears what the hubs have stored of itself, and a burst is not cut short."""
+    """However many nodes there are, each receives what the hubs have stored of itself, and a burst is not cut short."""
     hub = Reader(mosquitto, HUB_SUBSCRIPTIONS, "hub")
     node, other = Reader(mosquitto, NODE_SUBSCRIPTIONS, "n1"), Reader(mosquitto, NODE_SUBSCRIPTIONS, "n2")
     async with running(hub.link, node.link, other.link):
@@ -435,7 +435,7 @@ async def test_rows_that_are_sent_again_arrive_again(mosquitto: Mosquitto) -> No
 
 
 async def test_the_password_is_accepted_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The password comes from its file at each connection; with a wrong one the log says why, never what."""
+    """The password comes from its file at each connection; with a wrong one the log states the reason, never the password."""
     secret = tmp_path / "password"
     secret.write_text("wrong-Xyzzy\n")
     with Mosquitto(users={"timesyncd": "right-Xyzzy"}) as broker, caplog.at_level(logging.DEBUG):
@@ -452,7 +452,7 @@ async def test_the_password_is_accepted_and_not_logged(tmp_path: Path, caplog: p
 async def test_an_unreadable_password_is_waited_for(
     tmp_path: Path, mosquitto: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A missing secret keeps the link down, says so, and costs the daemon nothing else."""
+    """A missing secret keeps the link down, is reported, and costs the daemon nothing else."""
     secret = tmp_path / "password"
     link = writer(mosquitto, username="timesyncd", password=SecretSettings(file=secret))
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):

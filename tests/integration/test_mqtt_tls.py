@@ -70,7 +70,7 @@ def shown(identity: CertificateFiles) -> dict[str, Any]:
 
 
 async def reason_of_refusal(refused: MqttLink, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the link's log says of one that tries twice and never comes in."""
+    """The link's log lines when it tries twice and never connects."""
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         async with running(refused):
             await eventually(lambda: refused._failures >= 2)
@@ -100,7 +100,7 @@ async def test_a_broker_that_our_ca_signed_is_trusted(authority: Authority, serv
 async def test_a_broker_of_another_ca_is_refused(
     tmp_path: Path, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither by a CA of the same name nor by those that the system trusts; the log says why, once."""
+    """Neither by a CA of the same name nor by those that the system trusts; the log states why, once."""
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     with Mosquitto(tls=server) as broker:
@@ -158,7 +158,7 @@ async def test_a_permanent_error_is_logged_although_the_broker_was_down(
 async def test_a_client_certificate_is_accepted(
     authority: Authority, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the broker asks for one, a node that shows none stays outside, and the log says why."""
+    """Where the broker asks for a certificate, a node without one stays outside, and the log states why."""
     with Mosquitto(tls=server, client_ca=authority.ca) as broker:
         node = link(broker, ca=authority.ca, **shown(authority.identity("n1")))
         async with running(node):
@@ -201,7 +201,7 @@ async def test_a_changed_password_is_used_at_the_next_connection(
 async def test_a_ca_that_vanishes_is_waited_for(
     authority: Authority, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that cannot be read keeps the link down, says which key names it, and costs the daemon nothing else."""
+    """A file that cannot be read keeps the link down, is named by its key in the log, and costs the daemon nothing else."""
     moved = authority.ca.rename(authority.ca.with_suffix(".moved"))
     with Mosquitto(tls=server) as broker, caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         node = link(broker, ca=authority.ca)
@@ -228,7 +228,7 @@ def noting(messages: list[Message]) -> Callable[[ReceivedMessage], None]:
 
 
 async def put(broker: Mosquitto, user: str, topic: str) -> None:
-    """By hand, as this user; returns when the broker has dealt with it."""
+    """By hand, as this user; returns when the broker has handled it."""
     async with aiomqtt.Client(
         broker.host, broker.port, username=user, password="x", protocol=aiomqtt.ProtocolVersion.V5
     ) as client:
@@ -236,7 +236,7 @@ async def put(broker: Mosquitto, user: str, topic: str) -> None:
 
 
 async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
-    """Nodes tell hubs, hubs tell nodes, and the reader hears all."""
+    """Nodes publish to hubs, hubs publish to nodes, and the reader receives all."""
     received_by: dict[str, list[Message]] = {"hub-a": [], "n1": [], "n2": [], "grafana": []}
     wanted = {"hub-a": HUB_SUBSCRIPTIONS, "grafana": HUB_SUBSCRIPTIONS}
     with Mosquitto(users=dict.fromkeys(received_by, "x"), acl=ACL) as broker:
@@ -290,7 +290,7 @@ async def test_the_acl_of_the_page_keeps_each_out_of_the_rest(user: str, channel
 
 
 async def test_a_node_with_another_s_name_gets_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Mosquitto lets it in, and drops what it says: that must not look like a connection."""
+    """Mosquitto accepts it, and drops its messages: that must not look like a connection."""
     with Mosquitto(users={"n1": "x"}, acl=ACL) as broker:
         secret = SecretSettings(env="TIMESYNCD_TEST_PASSWORD")
         logged = await reason_of_refusal(link(broker, "n2", tls=False, username="n1", password=secret), caplog)

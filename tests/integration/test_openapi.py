@@ -84,7 +84,7 @@ def url(store: StoreLocation) -> Iterator[str]:
 
 
 def beyond_a_schema(case: Case) -> list[CheckFunction]:
-    """A schema cannot say that a cursor is one that was given before, nor that of two parameters one may stand."""
+    """A schema cannot express that a cursor is one that was given before, nor that two parameters exclude each other."""
     asked = set(case.query or {})
     return [positive_data_acceptance] if "cursor" in asked or {"nodes", "job"} <= asked else []
 
@@ -92,7 +92,7 @@ def beyond_a_schema(case: Case) -> list[CheckFunction]:
 @SCHEMA.parametrize()
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_route_answers_as_it_is_described(case: Case, url: str) -> None:
-    """Whatever is asked of a route, its answer is one that the document tells: status, headers, type and content."""
+    """Whatever is asked of a route, its answer is one that the document defines: status, headers, type and content."""
     case.call_and_validate(base_url=url, excluded_checks=beyond_a_schema(case))
 
 

@@ -226,7 +226,7 @@ async def test_the_page_follows(page: Page, view: FakeView) -> None:
 
 
 async def test_the_page_grows_a_bound_as_python_does(page: Page) -> None:
-    """The page's `boundAt` gives what tests/recordings/bound_growth.json says of each case, as `Bound.at` does."""
+    """The page's `boundAt` gives what tests/recordings/bound_growth.json states for each case, as `Bound.at` does."""
     table = json.loads((Path(__file__).parents[1] / "recordings" / "bound_growth.json").read_text())
     grow = f"import('/model.js').then(({{ boundAt }}) => {json.dumps(table)}.map((each) => boundAt(each, each.age_ns)))"
 

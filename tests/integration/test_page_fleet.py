@@ -110,7 +110,7 @@ async def test_an_unknown_alignment_shows_its_reason(page: Page, view: FleetView
 
 async def test_the_fleet_is_a_picture(page: Page) -> None:
     """
-    A block a rack whose title says in words what its cells show; the cells are drawn in the colours of the statuses.
+    A block a rack whose title gives in words what its cells show; the cells are drawn in the colours of the statuses.
     """
     await page.becomes("document.querySelectorAll('#fleet-map canvas').length", 1)
     title = await page.evaluate("document.querySelector('#fleet-map canvas').getAttribute('aria-label')")
@@ -122,7 +122,7 @@ async def test_the_fleet_is_a_picture(page: Page) -> None:
 
 
 async def test_a_status_is_a_filter_of_the_list(page: Page) -> None:
-    """A click on a count shows those nodes alone, the address says so, and another click shows all again."""
+    """A click on a count shows those nodes alone, the address has the filter, and another click shows all again."""
     click = "document.querySelector('#fleet-statuses li:nth-child(3) a').click()"
     await page.until("nodes", "trainer-00011")
     await page.evaluate(click)

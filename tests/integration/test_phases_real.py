@@ -54,11 +54,11 @@ def test_jobs_on_one_link_get_turns_and_hold_for_them(node: DaemonProcess) -> No
     until_ns = time.time_ns()
     for job in jobs:
         mark_steps(job, until_ns)
-    told = until_planned(node)
-    phases = [told[name]["plan"]["phase"] for name in "ab"]
+    states = until_planned(node)
+    phases = [states[name]["plan"]["phase"] for name in "ab"]
     apart_ns = abs(phases[0]["shift_ns"] - phases[1]["shift_ns"])
 
-    assert [told[name]["link"] for name in "ab"] == ["rack-7", "rack-7"]
+    assert [states[name]["link"] for name in "ab"] == ["rack-7", "rack-7"]
     assert phases[0]["period_ns"] == phases[1]["period_ns"] == pytest.approx(208 * MS, rel=0.02)
     assert apart_ns == pytest.approx(phases[0]["period_ns"] / 2, rel=0.1)
     assert 0 < first_hold_ns(PhaseScheduler(jobs[0])) <= phases[0]["period_ns"]
@@ -68,10 +68,10 @@ def until_planned(node: DaemonProcess) -> dict[str, dict[str, Any]]:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         with urllib.request.urlopen(f"{node.page}api/v1/jobs", timeout=30) as answer:
-            told = {job["job"]: job for job in json.load(answer)["items"]}
-        if len(told) == 2 and all(job["plan"]["phase"] for job in told.values()):
-            return told
-        assert time.monotonic() < deadline, told
+            states = {job["job"]: job for job in json.load(answer)["items"]}
+        if len(states) == 2 and all(job["plan"]["phase"] for job in states.values()):
+            return states
+        assert time.monotonic() < deadline, states
         time.sleep(0.1)
 
 
@@ -88,7 +88,7 @@ def first_hold_ns(phaser: PhaseScheduler) -> int:
 
 
 def test_the_example_runs_without_a_daemon(tmp_path: Path) -> None:
-    """Its steps are made, none is held, and it says why."""
+    """Its steps are made, none is held, and it prints why."""
     options = [f"--port={free_port()}", "--steps=10", "--size=100000", "--ms=1"]
     ranks = [
         subprocess.Popen(

@@ -193,12 +193,12 @@ def test_pitfall_20_a_writer_that_died_half_way_stops_no_reader(tmp_path: Path) 
     writer.communicate("die\n")
     cached, later = clock.gm_now().status, Clock(tmp_path)
     aged = eventually(lambda: clock.gm_now().status, ClockStatus.HOLDOVER.__eq__)
-    void = eventually(lambda: clock.gm_now(), lambda now: now.status is ClockStatus.UNKNOWN)
+    expired = eventually(lambda: clock.gm_now(), lambda now: now.status is ClockStatus.UNKNOWN)
 
     assert writer.returncode == -signal.SIGKILL
     assert (first, cached, aged) == (ClockStatus.SYNCHRONIZED, ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
     assert clock.snapshot() == snapshot
-    assert (void.earliest, void.latest) == (None, None)
+    assert (expired.earliest, expired.latest) == (None, None)
     assert (later.gm_now().status, later.reason()) == (ClockStatus.UNKNOWN, Reason.TORN_SEGMENT.text)
 
 

@@ -16,7 +16,7 @@ from timesyncd.simulation.bed.broker import Mosquitto, free_port
 
 pytestmark = pytest.mark.integration
 
-#: A rank that marks steps until its plan has the policy of the last line that it read, and then says what the plan has.
+#: A rank that marks steps until its plan has the policy of the last line that it read, and then prints what the plan has.
 RANK = """
 import json, sys, time
 from timesyncd.client import Job
@@ -49,7 +49,7 @@ class Node:
         self.daemon = subprocess.Popen([sys.executable, "-m", "timesyncd", "run", "--config", str(self._config)])
 
     def policy(self, *words: str) -> tuple[int, str]:
-        """What the command gives and says."""
+        """The command's exit status and output."""
         command = [sys.executable, "-m", "timesyncd", "policy", "job", *words]
         places = ["--url", self.url, "--runtime-dir", str(self.folder)]
         done = subprocess.run([*command, *places], check=False, capture_output=True, text=True, timeout=120)
@@ -74,7 +74,7 @@ class Ranks:
             assert process.stdin is not None
             print(policy, file=process.stdin, flush=True)
 
-    def told(self) -> list[Any]:
+    def plans(self) -> list[Any]:
         """What each rank's plan has, once it has what is wanted."""
         return [json.loads(process.stdout.readline()) for process in self.processes if process.stdout is not None]
 
@@ -94,23 +94,23 @@ def running(nodes: Sequence[Node], ranks_at: Sequence[Path]) -> Iterator[Ranks]:
 
 
 def answered(node: Node, *words: str) -> str:
-    """What the command says once it is done: a hub that has just begun neither knows the job nor speaks."""
+    """The command's output once it succeeds; a hub that has just started neither knows the job nor publishes."""
     for _ in range(100):
-        code, said = node.policy(*words)
+        code, output = node.policy(*words)
         if code == 0:
-            return said
-    raise AssertionError(said)
+            return output
+    raise AssertionError(output)
 
 
 def test_a_running_job_s_policy_changes(folder: Path) -> None:
-    """From what the configuration says to what its user does, in the plan of both ranks; the same again changes nothing."""
+    """From the configuration to the plan of both ranks; the same request again changes nothing."""
     node = Node("node-a", folder, '[[job]]\nname = "job"\npolicy = "asp"\n')
     with running([node], [node.folder] * 2) as ranks:
         ranks.want("asp")
-        first = ranks.told()
+        first = ranks.plans()
         ranks.want("local_sgd(h=8)")
         changed = answered(node, "local_sgd( h=8 )")
-        second = ranks.told()
+        second = ranks.plans()
         again = answered(node, "local_sgd(h=8)", "--json")
 
     assert [rank[:2] for rank in first + second] == [["asp", 1]] * 2 + [["local_sgd(h=8)", 2]] * 2
@@ -129,14 +129,14 @@ def test_a_policy_crosses_the_broker_and_outlives_the_hub(mosquitto: Mosquitto, 
     with running([hub, node], [hub.folder, node.folder]) as ranks:
         ranks.want("selsync(quantile=0.9) + topk")
         changed = answered(node, "selsync(quantile=0.9)+topk", "--json")
-        first = ranks.told()
+        first = ranks.plans()
         hub.daemon.kill()
         hub.daemon.wait()
         hub.start()
         ranks.want("bsp")
         again = answered(node, "bsp", "--json")
-        second = ranks.told()
+        second = ranks.plans()
 
     assert [rank[:2] for rank in first] == [["selsync(quantile=0.9) + topk", 1]] * 2
     assert [rank[:2] for rank in second] == [["bsp", 2]] * 2
-    assert [json.loads(said)["policy_version"] for said in (changed, again)] == [1, 2]
+    assert [json.loads(output)["policy_version"] for output in (changed, again)] == [1, 2]

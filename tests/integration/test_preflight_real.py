@@ -76,10 +76,10 @@ async def test_ten_thousand_nodes_are_one_question(hub: WebServer) -> None:
     assert (answer.ok, len(answer.nodes)) == (True, 10_000)
 
 
-async def test_a_hub_that_cannot_be_believed_is_not_told_the_token(
+async def test_a_hub_with_a_bad_certificate_never_gets_the_token(
     hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its certificate was signed by nobody that is trusted here."""
+    """Its certificate was signed by no trusted authority."""
     monkeypatch.setenv("SSL_CERT_FILE", str(Authority(tmp_path, "another").ca))
     answer = await asked(hub)
 
@@ -90,10 +90,8 @@ async def test_a_hub_that_cannot_be_believed_is_not_told_the_token(
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-async def test_the_doctor_believes_the_certificate_that_it_is_told_of(
-    hub: WebServer, tmp_path: Path, is_own: bool
-) -> None:
-    """This machine's daemon shows one that is for another name and signed by nobody that is trusted: that very one, and no other."""
+async def test_the_doctor_accepts_the_configured_certificate(hub: WebServer, tmp_path: Path, is_own: bool) -> None:
+    """This machine's daemon has one for another name, signed by no trusted authority: the doctor accepts that very one, and no other."""
     own, another = Authority(tmp_path, "own").identity("hub.example"), Authority(tmp_path, "another").identity("hub")
     files = {"certificate": str(own.certificate), "key": str(own.key)}
     token = {"name": "slurm", "secret": {"env": "HUB_TOKEN"}}
@@ -111,7 +109,7 @@ async def test_the_doctor_believes_the_certificate_that_it_is_told_of(
 
 
 async def test_a_job_s_token_asks_by_no_job_s_name(hub: WebServer) -> None:
-    """It knows its own job's id: that is refused for good, and the line says what will do."""
+    """It knows its own job's id: that is refused for good, and the line states what will do."""
     answer = await asked(hub, job="llama-pretrain")
 
     assert (answer.ok, answer.reason.endswith("use a token with read permission")) == (False, True)
@@ -122,7 +120,7 @@ def config(broker: Mosquitto, username: str) -> Config:
     return parse({"node": {"name": "n1"}, "mqtt": mqtt}, options_of, "t.toml")
 
 
-@pytest.mark.parametrize(("username", "is_in"), [("n1", True), ("stranger", False)])
+@pytest.mark.parametrize(("username", "is_in"), [("n1", True), ("unknown", False)])
 async def test_the_doctor_logs_in_beside_the_daemon(
     monkeypatch: pytest.MonkeyPatch, username: str, is_in: bool
 ) -> None:
@@ -142,7 +140,7 @@ async def test_the_doctor_logs_in_beside_the_daemon(
     assert is_in or "authori" in str(seen.refused).lower()
 
 
-async def test_a_broker_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_broker_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no matter of credentials."""
     monkeypatch.setenv("BROKER_PASSWORD", PASSWORD)
     with Mosquitto() as broker:

@@ -26,7 +26,7 @@ from timesyncd.simulation.bed.ptp4l import DOMAIN, configuration, major_version
 
 pytestmark = pytest.mark.integration
 
-#: The node of the second pair is told that its path is so much longer from the master than to it.
+#: The node of the second pair has a path configured as so much longer from the master than to it.
 ASYMMETRY_NS = 5_000
 FILTER_LENGTH = 10
 SETTINGS = (

@@ -54,7 +54,7 @@ def window(daemon: DaemonProcess) -> list[Any]:
 
 
 def test_ranks_in_namespaces_train_when_their_clocks_agree(lab: RankLab, daemon: DaemonProcess) -> None:
-    """Both read one clock, which the hub says of them; the links are shaped; what the hub joined of their steps is served."""
+    """Both read one clock, as the hub reports; the links are shaped; what the hub joined of their steps is served."""
     shown = subprocess.run(
         ["tc", "-n", lab.namespaces[0], "qdisc", "show", "dev", "eth0"], check=True, capture_output=True, text=True
     )

@@ -59,7 +59,7 @@ async def asked(
 
 @pytest.mark.parametrize("kind", TABLES)
 async def test_a_walk_sees_every_object_in_order(kind: str) -> None:
-    """GETNEXT and GETBULK, v2c and v3, go through all that a model serves, alike, and end; its clock stands still here."""
+    """GETNEXT and GETBULK, v2c and v3, go through all that a model serves, alike, and end; its clock is stopped here."""
     device = Device(kind=kind, clock=lambda: 1_772_600_767.0)
     async with serving(device) as agent:
         walks = [
@@ -87,15 +87,15 @@ async def test_snmpget_v3_with_every_pair_of_algorithms(auth: AuthProtocol, priv
     """net-snmp discovers the engine and reads with each digest and each cipher."""
     user = replace(USER, auth=auth, priv=priv)
     async with serving(Device(name="gm-b"), user) as agent:
-        said = await asked("snmpget", agent, *v3(user))
+        output = await asked("snmpget", agent, *v3(user))
 
-    assert said == f'.{SYS_NAME} = STRING: "gm-b"\n'
+    assert output == f'.{SYS_NAME} = STRING: "gm-b"\n'
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("-u", "stranger"), "Unknown user name"),
+        (("-u", "unknown"), "Unknown user name"),
         (("-A", "another-pass"), "Authentication failure"),
         (("-X", "another-pass"), "Decryption error"),
         (("-l", "authNoPriv"), "authorizationError"),
@@ -103,13 +103,13 @@ async def test_snmpget_v3_with_every_pair_of_algorithms(auth: AuthProtocol, priv
         (("-n", "elsewhere"), "Bad context specified"),
     ],
 )
-async def test_a_v3_question_that_is_refused_is_told_why(arguments: tuple[str, ...], words: str) -> None:
+async def test_a_v3_question_that_is_refused_gets_the_reason(arguments: tuple[str, ...], words: str) -> None:
     """Each fault is the Report, or the error, that the standard has for it; net-snmp names it."""
     async with serving(Device()) as agent:
-        said = await asked("snmpget", agent, *v3(USER), *arguments)
+        output = await asked("snmpget", agent, *v3(USER), *arguments)
 
-    assert words in said
-    assert "gm-a" not in said
+    assert words in output
+    assert "gm-a" not in output
 
 
 async def test_a_wrong_key_is_a_report_of_its_own() -> None:
@@ -124,21 +124,21 @@ async def test_a_wrong_key_is_a_report_of_its_own() -> None:
 async def test_an_asker_with_an_old_clock_is_set_right() -> None:
     """A message outside the time window gets a signed Report, from which net-snmp takes the time and asks again."""
     async with serving(Device()) as agent:
-        said = await asked("snmpget", agent, *v3(USER), "-Z", "1,1", tries=2)
+        output = await asked("snmpget", agent, *v3(USER), "-Z", "1,1", tries=2)
         counted = agent.reports[NOT_IN_TIME_WINDOW]
 
-    assert (said, counted) == (f'.{SYS_NAME} = STRING: "gm-a"\n', 1)
+    assert (output, counted) == (f'.{SYS_NAME} = STRING: "gm-a"\n', 1)
 
 
 async def test_a_wrong_community_and_version_1_get_silence() -> None:
     """Only the community that was given is answered, and only as v2c."""
     async with serving(Device()) as agent:
-        said = [
+        outputs = [
             await asked("snmpget", agent, version, "-c", name, within_s=1)
             for version, name in (("-v2c", "x"), ("-v1", COMMUNITY))
         ]
 
-    assert [text.split(":")[0] for text in said] == ["Timeout", "Timeout"]
+    assert [text.split(":")[0] for text in outputs] == ["Timeout", "Timeout"]
 
 
 @pytest.mark.parametrize("how", [V2C, v3(USER)])
@@ -152,13 +152,13 @@ async def test_the_agent_is_read_only(how: tuple[str, ...]) -> None:
     assert "gm-a" in still
 
 
-async def test_what_is_not_there_is_told_apart() -> None:
+async def test_what_is_not_there_has_its_own_reply() -> None:
     """An object that no table has, and a row that a table does not have now, are two answers."""
     async with serving(Device()) as agent:
-        said = await asked("snmpget", agent, *V2C, oid="1.3.6.1.2.1.1.99.0 1.3.6.1.2.1.2.2.1.8.77")
+        output = await asked("snmpget", agent, *V2C, oid="1.3.6.1.2.1.1.99.0 1.3.6.1.2.1.2.2.1.8.77")
 
-    assert "99.0 = No Such Object" in said
-    assert "8.77 = No Such Instance" in said
+    assert "99.0 = No Such Object" in output
+    assert "8.77 = No Such Instance" in output
 
 
 async def test_two_thousand_clients_are_walked() -> None:
@@ -169,8 +169,8 @@ async def test_two_thousand_clients_are_walked() -> None:
     assert len(walked.splitlines()) == 2_000
 
 
-async def test_a_unit_that_boots_keeps_silent_and_comes_back_with_another_count() -> None:
-    """During a reboot nothing answers; afterwards snmpEngineBoots is one more and its time starts anew."""
+async def test_a_grandmaster_that_boots_keeps_silent_and_comes_back_with_another_count() -> None:
+    """During a reboot nothing answers; afterwards snmpEngineBoots is one more and its time starts again."""
     device = Device()
     async with serving(device) as agent:
         device.reboot()
@@ -185,17 +185,17 @@ async def test_a_unit_that_boots_keeps_silent_and_comes_back_with_another_count(
 
 
 async def test_delay_and_loss_are_those_of_the_device() -> None:
-    """An agent that needs longer than the asker waits is not heard; one that loses all says nothing; one that recovers does."""
+    """An agent slower than the client's time limit times out; one that loses all is silent; one that recovers answers."""
     device = Device(answer_delay_s=1.5)
     async with serving(device) as agent:
         late = await asked("snmpget", agent, *V2C, within_s=1)
         device.answer_delay_s, device.loss = 0.0, 1.0
         lost = await asked("snmpget", agent, *V2C, within_s=1)
         device.loss = 0.0
-        heard = await asked("snmpget", agent, *V2C)
+        answer = await asked("snmpget", agent, *V2C)
 
     assert [late.split(":")[0], lost.split(":")[0]] == ["Timeout", "Timeout"]
-    assert "gm-a" in heard
+    assert "gm-a" in answer
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ async def test_delay_and_loss_are_those_of_the_device() -> None:
     ],
 )
 async def test_each_lie_reaches_the_wire(lie: str, program: str, oid: str, words: str) -> None:
-    """Whoever reads an agent that lies meets what the lie's name says."""
+    """A client of an agent that lies meets the error of the lie's name."""
     async with serving(Device()) as agent:
         agent.lie = LIES[lie]()
-        said = await asked(program, agent, *V2C, oid=oid, within_s=1 if words == "Timeout" else 30)
+        output = await asked(program, agent, *V2C, oid=oid, within_s=1 if words == "Timeout" else 30)
 
-    assert words in said
+    assert words in output
 
 
 async def test_a_recording_is_played(tmp_path: Path) -> None:

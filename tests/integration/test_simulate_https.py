@@ -91,7 +91,7 @@ async def test_channel_states(tmp_path: Path) -> None:
 
 
 async def test_a_chart_is_what_the_device_measured(tmp_path: Path) -> None:
-    """Points stand on TAI seconds, ten apart, with the unit's UTC offset; the newest is the device's own phase."""
+    """Points stand on TAI seconds, ten apart, with the grandmaster's UTC offset; the newest is the device's own phase."""
     device = Device(clock=lambda: 1_772_600_400.0)
     device.advance(600)
     answer = await reading(device, tmp_path, "/get_chart_data", CHART)
@@ -107,8 +107,8 @@ async def test_a_chart_is_what_the_device_measured(tmp_path: Path) -> None:
     }
 
 
-async def test_a_wrong_utc_offset_is_told_with_right_tai(tmp_path: Path) -> None:
-    """A unit that has a wrong offset stamps in true TAI and says the wrong offset beside it."""
+async def test_a_wrong_utc_offset_is_published_with_right_tai(tmp_path: Path) -> None:
+    """A grandmaster with a wrong offset stamps in true TAI and publishes the wrong offset beside it."""
     device = Device(clock=lambda: 1_772_600_400.0)
     device.utc_offset_s = 36
     answer = await reading(device, tmp_path, "/get_chart_data", CHART)
@@ -127,7 +127,7 @@ async def test_the_day_file(tmp_path: Path) -> None:
     assert 'filename="GNSS-1_te_1772600400"' in answer.head
 
 
-async def test_a_channel_without_reference_says_so(tmp_path: Path) -> None:
+async def test_a_channel_without_reference_reports_it(tmp_path: Path) -> None:
     """In holdover the GNSS channel is not monitored."""
     device = Device()
     SCENARIOS["antenna-cut"](device)
@@ -222,7 +222,7 @@ async def test_a_browser_gets_a_page(tmp_path: Path) -> None:
 
 
 async def test_a_reboot_ends_the_sessions(tmp_path: Path) -> None:
-    """While it boots nobody is answered; afterwards one must log in again."""
+    """While it boots no client is answered; afterwards each must log in again."""
     device = Device()
     async with interface(device) as web:
         curl = Curl(web, tmp_path)
@@ -238,7 +238,7 @@ async def test_a_reboot_ends_the_sessions(tmp_path: Path) -> None:
 
 
 def test_sessions_are_few_and_end() -> None:
-    """The oldest of too many ends, and so does one that was not heard of for half an hour."""
+    """The oldest of too many ends, and so does one that was silent for half an hour."""
     sessions = LoginSessions()
     names = [sessions.begin(0.0) for _ in range(MAX_SESSIONS + 1)]
 
@@ -249,9 +249,9 @@ def test_sessions_are_few_and_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "told"), [("html", 200, "<html"), ("redirect", 302, "Location: https://192.0.2.1/login")]
+    ("fault", "status", "text"), [("html", 200, "<html"), ("redirect", 302, "Location: https://192.0.2.1/login")]
 )
-async def test_pages_and_redirects_where_data_belongs(tmp_path: Path, fault: str, status: int, told: str) -> None:
+async def test_pages_and_redirects_where_data_belongs(tmp_path: Path, fault: str, status: int, text: str) -> None:
     """A fault is set at any time, and shows in every answer."""
     device = Device(firmware="2.3.12")
     async with interface(device) as web:
@@ -259,7 +259,7 @@ async def test_pages_and_redirects_where_data_belongs(tmp_path: Path, fault: str
         answer = await Curl(web, tmp_path).post("/get_chart_data", CHART)
 
     assert answer.status == status
-    assert told in answer.head + answer.body
+    assert text in answer.head + answer.body
 
 
 async def test_a_huge_answer(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ async def test_a_dripping_answer(tmp_path: Path) -> None:
 
 
 async def test_a_new_certificate() -> None:
-    """It is shown to whoever connects after the fault was set, and it is not the one that was told."""
+    """A client that connects after the fault was set is shown it, and it is not the published one."""
     device = Device()
     async with interface(device) as web:
         before = await asyncio.to_thread(ssl.get_server_certificate, (web.host, web.port))
@@ -295,12 +295,12 @@ async def test_a_new_certificate() -> None:
 
 async def test_a_recording_is_played(tmp_path: Path) -> None:
     """What was recorded is answered as it came, and what was not is not found."""
-    recorded = {"channels_thresholdValue": b'[{"from": "a real unit"}]'}
+    recorded = {"channels_thresholdValue": b'[{"from": "a real grandmaster"}]'}
     async with interface(Device(), recorded=recorded) as web:
         curl = Curl(web, tmp_path)
         await curl.post("/login", LOGIN)
         states = await curl.post("/channels_thresholdValue", STATES)
         chart = await curl.post("/get_chart_data", CHART)
 
-    assert states.data == [{"from": "a real unit"}]
+    assert states.data == [{"from": "a real grandmaster"}]
     assert chart.status == 404

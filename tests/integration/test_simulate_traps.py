@@ -1,4 +1,4 @@
-"""What a simulated unit reports by itself, received by net-snmp's snmptrapd and by a plain socket."""
+"""What a simulated grandmaster reports by itself, received by net-snmp's snmptrapd and by a plain socket."""
 
 from __future__ import annotations
 
@@ -94,19 +94,19 @@ async def test_a_tp5000e_sends_its_alarms_as_v2c_traps(tmp_path: Path) -> None:
         sender.report(DeviceEvent("clear", AT_S + 60, HOLDOVER))
         raised, cleared = map(values, await trapd.until(2))
 
-    told = f"{VENDOR}.1.11.1"
+    prefix = f"{VENDOR}.1.11.1"
     assert {name: value for name, value in raised.items() if name != ".1.3.6.1.2.1.1.3.0"} == {
         ".1.3.6.1.6.3.1.1.4.1.0": f"OID: {VENDOR}.1.11.2",
-        f"{told}.1.0": "INTEGER: 1",
-        f"{told}.2.0": "INTEGER: 29",
-        f"{told}.3.0": "INTEGER: 0",
-        f"{told}.4.0": "INTEGER: 4",
-        f"{told}.5.0": "INTEGER: 0",
-        f"{told}.6.0": 'STRING: "2026-03-04,05:06:07"',
-        f"{told}.7.0": f'STRING: "{HOLDOVER.text}"',
-        f"{told}.9.0": "INTEGER: 1",
+        f"{prefix}.1.0": "INTEGER: 1",
+        f"{prefix}.2.0": "INTEGER: 29",
+        f"{prefix}.3.0": "INTEGER: 0",
+        f"{prefix}.4.0": "INTEGER: 4",
+        f"{prefix}.5.0": "INTEGER: 0",
+        f"{prefix}.6.0": 'STRING: "2026-03-04,05:06:07"',
+        f"{prefix}.7.0": f'STRING: "{HOLDOVER.text}"',
+        f"{prefix}.9.0": "INTEGER: 1",
     }
-    assert (cleared[f"{told}.4.0"], cleared[f"{told}.9.0"]) == ("INTEGER: 0", "INTEGER: 2")
+    assert (cleared[f"{prefix}.4.0"], cleared[f"{prefix}.9.0"]) == ("INTEGER: 0", "INTEGER: 2")
 
 
 async def test_a_tp4100_sends_one_notification_an_alarm_number_as_v3_traps(tmp_path: Path) -> None:
@@ -125,15 +125,16 @@ async def test_a_tp4100_sends_one_notification_an_alarm_number_as_v3_traps(tmp_p
             sender.report(event)
         got = [values(line) for line in await trapd.until(3)]
 
-    told = f"{VENDOR}.4.1.1"
+    prefix = f"{VENDOR}.4.1.1"
     assert [
-        (each[".1.3.6.1.6.3.1.1.4.1.0"], each[f"{told}.1.0"], each[f"{told}.10.0"], each[f"{told}.8.0"]) for each in got
+        (each[".1.3.6.1.6.3.1.1.4.1.0"], each[f"{prefix}.1.0"], each[f"{prefix}.10.0"], each[f"{prefix}.8.0"])
+        for each in got
     ] == [
         (f"OID: {VENDOR}.4.1.2.97", "INTEGER: 97", "INTEGER: 1", "INTEGER: 1"),
         (f"OID: {VENDOR}.4.1.2.6", "INTEGER: 6", "INTEGER: 1", "INTEGER: 1"),
         (f"OID: {VENDOR}.4.1.2.97", "INTEGER: 97", "INTEGER: 0", "INTEGER: 2"),
     ]
-    assert got[0][f"{told}.5.0"] == 'STRING: "2026-03-04 05:06:07"'
+    assert got[0][f"{prefix}.5.0"] == 'STRING: "2026-03-04 05:06:07"'
 
 
 @pytest.mark.parametrize("user", [None, USER])
@@ -172,7 +173,7 @@ async def test_an_inform_waits_for_its_receiver(
     assert values(got[0])[f"{VENDOR}.1.11.1.2.0"] == "INTEGER: 29"
 
 
-async def test_a_restart_is_a_cold_start_and_counts_anew(tmp_path: Path) -> None:
+async def test_a_restart_is_a_cold_start_and_restarts_its_count(tmp_path: Path) -> None:
     """coldStart follows a reboot, and the sequence numbers of alarms begin at 1 again."""
     agent = SnmpAgent(Device(kind="tp5000e"), community=COMMUNITY)
     async with trapd_at(tmp_path, free_port(), "") as trapd, TrapSender(agent, "127.0.0.1", trapd.port) as sender:
@@ -223,7 +224,7 @@ async def until(ready: Callable[[], bool]) -> None:
 
 
 async def test_syslog_lines_are_those_of_the_alarm_daemon() -> None:
-    """Facility 20; number and index with three digits; the severity as a word; the unit's own text."""
+    """Facility 20; number and index with three digits; the severity as a word; the grandmaster's own text."""
     device = Device(name="gm-b")
     async with syslog_receiver() as (lines, port), SyslogSender(device, "127.0.0.1", port) as sender:
         sender.report(DeviceEvent("raise", AT_S, HOLDOVER))
@@ -237,7 +238,7 @@ async def test_syslog_lines_are_those_of_the_alarm_daemon() -> None:
 
 
 async def test_a_device_reports_by_itself() -> None:
-    """A cut antenna is reported by whoever subscribed, with nothing asked."""
+    """A cut antenna is reported to every subscriber, without a request."""
     device = Device()
     async with syslog_receiver() as (lines, port), SyslogSender(device, "127.0.0.1", port) as sender:
         device.subscribe(sender.report)

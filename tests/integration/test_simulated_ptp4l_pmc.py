@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 async def test_pmc_reads_the_simulated_ptp4l() -> None:
-    """What linuxptp's client prints is what the simulation was told, give or take its noise."""
+    """What linuxptp's client prints is the simulation's configuration, give or take its noise."""
     with tempfile.TemporaryDirectory() as folder:
         address = Path(folder) / "ptp4l"
         async with SimulatedPtp4l(address, true_offset_ns=-300_000):
@@ -26,8 +26,8 @@ async def test_pmc_reads_the_simulated_ptp4l() -> None:
             pmc = await asyncio.create_subprocess_exec(
                 *command, "GET TIME_STATUS_NP", "GET PORT_STATS_NP", stdout=asyncio.subprocess.PIPE
             )
-            told = (await pmc.communicate())[0].decode().split()
-    shown = dict(itertools.pairwise(told))
+            words = (await pmc.communicate())[0].decode().split()
+    shown = dict(itertools.pairwise(words))
 
     assert -305_000 <= int(shown["master_offset"]) <= -295_000
     assert shown["gmPresent"] == "true"

@@ -1,4 +1,4 @@
-"""The TimeProvider driver against the simulated unit, over real UDP: two tables of OIDs, written apart, agree."""
+"""The TimeProvider driver against the simulated grandmaster, over real UDP: two tables of OIDs, written apart, agree."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COARSE = {
 
 
 def expected(device: Device) -> dict[str, object]:
-    """What a sample must say of the device, field by field."""
+    """What a sample must report of the device, field by field."""
     return {
         "source": "gm-a",
         "sys_descr": f"{device.model}, firmware {device.firmware} (simulated)",
@@ -99,7 +99,7 @@ def _index(reference: SimulatedReference) -> int:
 
 
 @pytest.mark.parametrize("servo", Servo)
-async def test_the_sample_says_what_the_device_holds(servo: Servo) -> None:
+async def test_the_sample_reports_what_the_device_holds(servo: Servo) -> None:
     """For every servo state, each field of the sample is the device's: two tables of OIDs, written apart, agree."""
     raised_s = 1_772_600_767
     device = Device(
@@ -125,7 +125,7 @@ async def test_the_sample_says_what_the_device_holds(servo: Servo) -> None:
 @pytest.mark.parametrize("kind", ["tp4100", "tp4500", "s650"])
 @pytest.mark.parametrize("servo", Servo)
 async def test_other_models_show_the_state_as_far_as_they_can(kind: str, servo: Servo) -> None:
-    """RFC 8173 knows fewer states than the unit has, the S650 says it in words; what is told is never another state."""
+    """RFC 8173 knows fewer states than the grandmaster has, the S650 has words for them; no profile reports another state."""
     device = Device(kind=kind)
     device.set_state(servo)
     async with SnmpAgent(device, community=COMMUNITY) as agent:
@@ -136,7 +136,7 @@ async def test_other_models_show_the_state_as_far_as_they_can(kind: str, servo: 
     assert sample.unknown == ()
 
 
-async def test_the_age_of_the_agent_is_told_in_seconds() -> None:
+async def test_the_age_of_the_agent_is_reported_in_seconds() -> None:
     """sysUpTime's hundredths become seconds."""
     async with SnmpAgent(Device(), community=COMMUNITY) as agent:
         sample = await read(agent)
@@ -164,7 +164,7 @@ async def test_scenarios(scenario: str, seen: object) -> None:
 
 
 async def test_a_cut_antenna_is_seen_by_the_next_poll() -> None:
-    """One open driver follows the unit through a change of state."""
+    """One open driver follows the grandmaster through a change of state."""
     device = Device(kind="tp5000e")
     async with SnmpAgent(device, community=COMMUNITY) as agent, opened(agent) as driver:
         before = await polled(driver)
@@ -175,7 +175,7 @@ async def test_a_cut_antenna_is_seen_by_the_next_poll() -> None:
 
 
 async def test_only_the_profiles_that_answer_are_read() -> None:
-    """A unit is read by the profiles asked for; the fields of the others are absent."""
+    """A grandmaster is read by the profiles asked for; the fields of the others are absent."""
     async with SnmpAgent(Device(), community=COMMUNITY) as agent:
         sample = await read(agent, profiles=["system", "ptpbase"])
 
@@ -183,7 +183,7 @@ async def test_only_the_profiles_that_answer_are_read() -> None:
 
 
 async def test_units_share_one_engine() -> None:
-    """Units with the same and with another community are read side by side, and one that goes takes none along."""
+    """Grandmasters with the same and with another community are read side by side, and one that goes takes none along."""
     devices = [Device(serial=f"SIM{n}", name=f"gm-{n}") for n in range(3)]
     async with (
         SnmpAgent(devices[0], community=COMMUNITY) as first,

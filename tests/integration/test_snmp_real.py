@@ -155,10 +155,10 @@ async def test_every_pair_of_protocols(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("credentials", "error", "said"),
+    ("credentials", "error", "message"),
     [
         (Community("wrong"), Unreachable, "community is wrong"),
-        (replace(EVA, name="nobody"), Refused, "unknown user name"),
+        (replace(EVA, name="unknown"), Refused, "unknown user name"),
         (
             replace(EVA, auth_pass="not this one"),
             Refused,
@@ -170,12 +170,12 @@ async def test_every_pair_of_protocols(tmp_path: Path) -> None:
     ],
 )
 async def test_wrong_credentials_are_distinguished(
-    credentials: Credentials, error: type[SourceError], said: str, tmp_path: Path
+    credentials: Credentials, error: type[SourceError], message: str, tmp_path: Path
 ) -> None:
     """As far as the protocol lets us."""
     port = free_port()
     async with snmpd(tmp_path, port, EVA), opened(port, credentials, retries=3) as session:
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             await session.get([DESCRIPTION])
 
 
@@ -280,7 +280,7 @@ async def test_v3_informs_are_answered(auth: AuthProtocol, priv: PrivProtocol, t
 @pytest.mark.parametrize(
     ("wrong", "reason", "theirs"),
     [
-        (replace(EVA, name="nobody"), "unknown user name", "Unknown user name"),
+        (replace(EVA, name="unknown"), "unknown user name", "Unknown user name"),
         (replace(EVA, auth_pass="not this one"), "wrong digest", "Authentication failure"),
         (replace(EVA, priv_pass="not this one"), "decryption error", "Decryption error"),
     ],

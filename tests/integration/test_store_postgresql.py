@@ -166,14 +166,14 @@ def test_a_password_is_used_and_never_printed() -> None:
     )
     url = server.url(name, GUARDED_USER)
     migrate(StoreLocation(url=url, password=SecretStr("right-horse")))
-    said = []
+    messages = []
     for question in (history.sources, migrate):
         with pytest.raises(StoreError) as wrong:
             question(StoreLocation(url=url, password=SecretStr("wrong-horse")))
-        said.append(str(wrong.value))
+        messages.append(str(wrong.value))
 
     assert history.sources(StoreLocation(url=url, password=SecretStr("right-horse"))) == {}
-    assert all("password authentication failed" in text and "horse" not in text for text in said)
+    assert all("password authentication failed" in text and "horse" not in text for text in messages)
     assert "horse" not in repr(StoreLocation(url=url, password=SecretStr("right-horse")))
 
 

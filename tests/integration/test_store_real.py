@@ -87,5 +87,5 @@ def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
     )
 
     assert json.loads(done.stdout) == {
-        "problem": f"{path}: database or disk is full", "over": None, "lost": 0, "told_again": 0,
+        "problem": f"{path}: database or disk is full", "over": None, "lost": 0, "reported_again": 0,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`timesyncd record`: what it writes is the unit, as the simulator plays it and the driver reads it."""
+"""`timesyncd record`: what it writes is the grandmaster, as the simulator plays it and the driver reads it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from survey_units import Secrets, a_unit, polled, run, secrets_of, v2c, v3, web
+from survey_grandmasters import Secrets, polled, run, secrets_of, simulated_grandmaster, v2c, v3, web
 
 from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
 from timesyncd.sample import GrandmasterSample
@@ -28,30 +28,30 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> Secrets:
 Captured = pytest.CaptureFixture[str]
 
 
-def options(unit: SimulatedGrandmaster) -> TimeProviderOptions:
-    given: dict[str, Any] = {"host": unit.agent.host, "port": unit.agent.port, "community": {"env": "GM_C"}}
-    if unit.web is not None:
-        proof = {"fingerprint": unit.web.certificate.fingerprint, "fill_history": False}
-        account = {"port": unit.web.port, "username": unit.username, "password": {"env": "GM_W"}}
+def options(gm: SimulatedGrandmaster) -> TimeProviderOptions:
+    given: dict[str, Any] = {"host": gm.agent.host, "port": gm.agent.port, "community": {"env": "GM_C"}}
+    if gm.web is not None:
+        proof = {"fingerprint": gm.web.certificate.fingerprint, "fill_history": False}
+        account = {"port": gm.web.port, "username": gm.username, "password": {"env": "GM_W"}}
         given["https"] = {**account, **proof}
     return TimeProviderOptions.model_validate(given)
 
 
 def compared(sample: GrandmasterSample) -> GrandmasterSample:
-    """Without what passes while a recording stands still."""
+    """Without the values that change while a recording stays as it is."""
     errors = tuple(replace(each, value_ns=0, at_realtime_ns=0) for each in sample.time_errors or ())
     return replace(sample, boottime_ns=0, uptime_s=0, time_errors=errors)
 
 
 @pytest.mark.parametrize("model", ["tp4100", "tp5000e", "s650"])
-async def test_a_recording_is_the_unit(secrets: Secrets, capsys: Captured, tmp_path: Path, model: str) -> None:
-    """The simulator plays it, and the driver sees the same unit."""
+async def test_a_recording_is_the_grandmaster(secrets: Secrets, capsys: Captured, tmp_path: Path, model: str) -> None:
+    """The simulator plays it, and the driver reads the same grandmaster."""
     folder = tmp_path / "recording"
-    async with a_unit(secrets, model) as unit:
-        account = web(unit) if unit.web is not None else []
-        status = await run("record", *v2c(unit), *account, str(folder))
-        real = await polled(options(unit))
-    async with a_unit(secrets, "tp4100", str(folder)) as played:
+    async with simulated_grandmaster(secrets, model) as gm:
+        account = web(gm) if gm.web is not None else []
+        status = await run("record", *v2c(gm), *account, str(folder))
+        real = await polled(options(gm))
+    async with simulated_grandmaster(secrets, "tp4100", str(folder)) as played:
         recorded = await polled(options(played))
 
     assert status == 0
@@ -59,51 +59,51 @@ async def test_a_recording_is_the_unit(secrets: Secrets, capsys: Captured, tmp_p
     assert (recorded.clock_state, recorded.unknown) == ("locked", ())
 
 
-async def test_a_masked_recording_is_the_unit_but_for_its_owner(
+async def test_a_masked_recording_is_the_grandmaster_but_for_its_owner(
     secrets: Secrets, capsys: Captured, tmp_path: Path
 ) -> None:
-    """What tells of the owner is invented; the rest is read as it was, and nothing of the former is in any file."""
+    """What identifies the owner is invented; the rest reads as before, and no file holds a former value."""
     folder = tmp_path / "recording"
-    async with a_unit(secrets) as unit:
-        await run("record", *v3(unit), *web(unit), str(folder), "--mask", "all")
-        real = await polled(options(unit))
-    async with a_unit(secrets, "tp4100", str(folder)) as played:
+    async with simulated_grandmaster(secrets) as gm:
+        await run("record", *v3(gm), *web(gm), str(folder), "--mask", "all")
+        real = await polled(options(gm))
+    async with simulated_grandmaster(secrets, "tp4100", str(folder)) as played:
         recorded = await polled(options(played))
     masked: dict[str, Any] = {"serial": None, "sys_name": None, "clock_identity": None, "position": None, "ports": None}
     written = "".join(path.read_bytes().decode("latin-1") for path in folder.rglob("*") if path.is_file())
-    told = [unit.device.serial, unit.device.clock_identity.hex(), unit.device.name, *secrets_of(unit)]
+    secrets_and_names = [gm.device.serial, gm.device.clock_identity.hex(), gm.device.name, *secrets_of(gm)]
 
     assert replace(compared(recorded), **masked) == replace(compared(real), **masked)
     assert recorded.serial == "serial-1"
     assert recorded.position is not None
     assert (recorded.position.latitude_deg, recorded.position.longitude_deg) == (0.0, 0.0)
-    assert [word for word in told if word in written] == []
+    assert [word for word in secrets_and_names if word in written] == []
 
 
-async def test_what_a_recording_says_of_itself(secrets: Secrets, capsys: Captured, tmp_path: Path) -> None:
-    """When, of what, by what, and what was masked: neither where the unit stands nor any secret."""
-    async with a_unit(secrets) as unit:
-        await run("record", *v2c(unit), *web(unit), str(tmp_path / "recording"), "--mask", "serials,names")
+async def test_what_a_recording_states_of_itself(secrets: Secrets, capsys: Captured, tmp_path: Path) -> None:
+    """When, of what, by what, and what was masked: neither the grandmaster's address nor any secret."""
+    async with simulated_grandmaster(secrets) as gm:
+        await run("record", *v2c(gm), *web(gm), str(tmp_path / "recording"), "--mask", "serials,names")
         printed = capsys.readouterr()
     text = (tmp_path / "recording" / "recording.toml").read_text()
-    told = tomllib.loads(text)
+    about = tomllib.loads(text)
     rows = parse_snmprec((tmp_path / "recording" / "walk.snmprec").read_text())
 
-    assert (told["model"], told["firmware"]) == (unit.device.model, unit.device.firmware)
-    assert (told["masked"], told["objects"], told["incomplete"]) == (["serials", "names"], len(rows), [])
-    assert told["https_answers"] == len(list((tmp_path / "recording" / "https").iterdir()))
-    assert not any(secret in text + printed.out + printed.err for secret in secrets_of(unit))
-    assert unit.agent.host not in text
+    assert (about["model"], about["firmware"]) == (gm.device.model, gm.device.firmware)
+    assert (about["masked"], about["objects"], about["incomplete"]) == (["serials", "names"], len(rows), [])
+    assert about["https_answers"] == len(list((tmp_path / "recording" / "https").iterdir()))
+    assert not any(secret in text + printed.out + printed.err for secret in secrets_of(gm))
+    assert gm.agent.host not in text
     assert "timesyncd simulate --scenario" in printed.out
 
 
 async def test_a_recording_that_is_cut(secrets: Secrets, capsys: Captured, tmp_path: Path) -> None:
-    """So many objects and no more, and that there are more is told."""
-    async with a_unit(secrets) as unit:
-        await run("record", *v2c(unit), str(tmp_path / "recording"), "--rows", "100")
-    told = tomllib.loads((tmp_path / "recording" / "recording.toml").read_text())
+    """So many objects and no more, and the file states that there are more."""
+    async with simulated_grandmaster(secrets) as gm:
+        await run("record", *v2c(gm), str(tmp_path / "recording"), "--rows", "100")
+    about = tomllib.loads((tmp_path / "recording" / "recording.toml").read_text())
 
-    assert (told["objects"], told["incomplete"]) == (100, ["cut off after 100 objects"])
+    assert (about["objects"], about["incomplete"]) == (100, ["cut off after 100 objects"])
 
 
 class StumblesInPrivate(ProtocolLie):
@@ -116,23 +116,23 @@ class StumblesInPrivate(ProtocolLie):
 
 
 async def test_an_agent_that_breaks_off(secrets: Secrets, capsys: Captured, tmp_path: Path) -> None:
-    """What it says elsewhere is recorded, and where it broke off is told."""
-    async with a_unit(secrets) as unit:
-        unit.agent.lie = StumblesInPrivate()
-        status = await run("record", *v2c(unit), str(tmp_path / "recording"))
-    told = tomllib.loads((tmp_path / "recording" / "recording.toml").read_text())
+    """Its other tables are recorded, and the file states where the walk broke off."""
+    async with simulated_grandmaster(secrets) as gm:
+        gm.agent.lie = StumblesInPrivate()
+        status = await run("record", *v2c(gm), str(tmp_path / "recording"))
+    about = tomllib.loads((tmp_path / "recording" / "recording.toml").read_text())
     oids = [oid for oid, _ in parse_snmprec((tmp_path / "recording" / "walk.snmprec").read_text())]
 
     assert status == 0
-    assert [each.split(": ")[:2] for each in told["incomplete"]] == [["1.3.6.1.4", "the walk does not advance"]]
+    assert [each.split(": ")[:2] for each in about["incomplete"]] == [["1.3.6.1.4", "the walk does not advance"]]
     assert {oid[:5] for oid in oids} >= {(1, 3, 6, 1, 2), (1, 3, 6, 1, 6)}
 
 
 async def test_an_agent_that_never_advances(secrets: Secrets, capsys: Captured, tmp_path: Path) -> None:
     """There is nothing to record, and nothing is written."""
-    async with a_unit(secrets) as unit:
-        unit.agent.lie = NotAdvancing()
-        status = await run("record", *v2c(unit), str(tmp_path / "recording"))
+    async with simulated_grandmaster(secrets) as gm:
+        gm.agent.lie = NotAdvancing()
+        status = await run("record", *v2c(gm), str(tmp_path / "recording"))
 
     assert status == 1
     assert "does not advance" in capsys.readouterr().err
@@ -140,24 +140,24 @@ async def test_an_agent_that_never_advances(secrets: Secrets, capsys: Captured, 
 
 
 async def test_a_read_that_the_web_interface_does_not_have(secrets: Secrets, capsys: Captured, tmp_path: Path) -> None:
-    """The other answers are kept, and why one is missing is told."""
+    """The other answers are kept, and the file states why one is missing."""
     first, second = tmp_path / "first", tmp_path / "second"
-    async with a_unit(secrets) as unit:
-        await run("record", *v2c(unit), *web(unit), str(first))
+    async with simulated_grandmaster(secrets) as gm:
+        await run("record", *v2c(gm), *web(gm), str(first))
     (first / "https" / "perfmon_tod_stat.1.te").unlink()
-    async with a_unit(secrets, "tp4100", str(first)) as played:
+    async with simulated_grandmaster(secrets, "tp4100", str(first)) as played:
         await run("record", *v2c(played), *web(played), str(second))
-    told = tomllib.loads((second / "recording.toml").read_text())
+    about = tomllib.loads((second / "recording.toml").read_text())
 
-    assert told["https_missing"] == {"perfmon_tod_stat.1.te": "HTTP status 404"}
+    assert about["https_missing"] == {"perfmon_tod_stat.1.te": "HTTP status 404"}
     assert len(list((second / "https").iterdir())) == len(list((first / "https").iterdir()))
 
 
 async def test_a_list_of_two_thousand_clients(secrets: Secrets, capsys: Captured, tmp_path: Path) -> None:
     """It is recorded whole, and each client's address is another one."""
-    async with a_unit(secrets, "tp4100", "2000-clients") as unit:
-        await run("record", *v2c(unit), str(tmp_path / "recording"), "--mask", "addresses")
-        real = {client.address for client in unit.device.clients}
+    async with simulated_grandmaster(secrets, "tp4100", "2000-clients") as gm:
+        await run("record", *v2c(gm), str(tmp_path / "recording"), "--mask", "addresses")
+        real = {client.address for client in gm.device.clients}
     text = (tmp_path / "recording" / "walk.snmprec").read_text()
 
     assert len(real) >= 2000

@@ -22,15 +22,15 @@ from timesyncd.simulation.bed import host
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-UNITS = ROOT / "systemd"
+SYSTEMD = ROOT / "systemd"
 OPERATIONS = ROOT / "docs" / "operations.md"
 HOST_UNITS = Path("/lib/systemd/system")
 SOCKETS = ("timesyncd-traps.socket", "timesyncd-syslog.socket")
-NOBODY = 65534
+NOBODY_UID = 65534
 GROUP = 54321
 
 
-def told(*command: str | Path) -> subprocess.CompletedProcess[str]:
+def output_of(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([host.find(str(command[0])), *command[1:]], check=False, capture_output=True, text=True)
 
 
@@ -41,22 +41,22 @@ def tree(tmp_path: Path) -> Path:
     units = tmp_path / "usr/lib/systemd/system"
     shutil.copytree(HOST_UNITS, units, symlinks=True)
     for unit in ("timesyncd.service", *SOCKETS):
-        shutil.copy(UNITS / unit, units)
+        shutil.copy(SYSTEMD / unit, units)
     for program in ("opt/timesyncd/bin/timesyncd", "usr/sbin/ptp4l"):
         (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(host.find("true"), tmp_path / program)
     for kind in ("sysusers", "tmpfiles"):
         target = tmp_path / f"usr/lib/{kind}.d/timesyncd.conf"
         target.parent.mkdir(parents=True)
-        shutil.copy(UNITS / f"timesyncd.{kind}", target)
+        shutil.copy(SYSTEMD / f"timesyncd.{kind}", target)
     return tmp_path
 
 
 def test_the_unit_verifies(tree: Path) -> None:
-    """systemd finds nothing to say of the unit in a tree that holds its ExecStart, and misses that when it is gone."""
-    verified = told("systemd-analyze", "verify", f"--root={tree}", "timesyncd.service")
+    """systemd accepts the unit in a tree that holds its ExecStart, and reports the missing program when that is gone."""
+    verified = output_of("systemd-analyze", "verify", f"--root={tree}", "timesyncd.service")
     (tree / "opt/timesyncd/bin/timesyncd").unlink()
-    broken = told("systemd-analyze", "verify", f"--root={tree}", "timesyncd.service")
+    broken = output_of("systemd-analyze", "verify", f"--root={tree}", "timesyncd.service")
 
     assert (verified.returncode, verified.stderr) == (0, "")
     assert "is not executable" in broken.stderr
@@ -64,10 +64,10 @@ def test_the_unit_verifies(tree: Path) -> None:
 
 @pytest.mark.parametrize("unit", SOCKETS)
 def test_the_sockets_verify(tree: Path, unit: str) -> None:
-    """systemd finds nothing to say of a socket's unit, and misses the service that it is for when that is gone."""
-    verified = told("systemd-analyze", "verify", f"--root={tree}", unit)
+    """systemd accepts a socket's unit, and reports the missing service when that is gone."""
+    verified = output_of("systemd-analyze", "verify", f"--root={tree}", unit)
     (tree / "usr/lib/systemd/system/timesyncd.service").unlink()
-    broken = told("systemd-analyze", "verify", f"--root={tree}", unit)
+    broken = output_of("systemd-analyze", "verify", f"--root={tree}", unit)
 
     assert (verified.returncode, verified.stderr) == (0, "")
     assert "timesyncd.service" in broken.stderr
@@ -78,7 +78,7 @@ def test_the_sockets_are_those_that_the_daemon_asks_for(unit: str, name: str, po
     """Each is UDP on the standard's port, which is the configuration's default, under the name that the daemon looks for."""
     parser = ConfigParser()
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(UNITS / unit)
+    parser.read(SYSTEMD / unit)
     defaults = {"traps": TrapSettings().port, "syslog": SyslogSettings().port}
 
     assert dict(parser["Socket"]) == {
@@ -99,18 +99,18 @@ def test_the_sockets_are_those_that_the_daemon_asks_for(unit: str, name: str, po
     ],
 )
 def test_the_drop_ins_verify(tree: Path, folder: str, unit: str, instance: str) -> None:
-    """ptp4l's unit with our drop-in has one ExecStart, and systemd finds nothing to say of it."""
+    """ptp4l's unit with our drop-in has one ExecStart, and systemd accepts it."""
     (tree / "usr/lib/systemd/system" / unit).write_text("[Unit]\nDescription=x\n[Service]\nExecStart=/usr/sbin/ptp4l\n")
-    shutil.copytree(UNITS / folder, tree / "etc/systemd/system" / folder)
-    verified = told("systemd-analyze", "verify", f"--root={tree}", instance)
+    shutil.copytree(SYSTEMD / folder, tree / "etc/systemd/system" / folder)
+    verified = output_of("systemd-analyze", "verify", f"--root={tree}", instance)
 
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
 def test_the_exposure_is_low() -> None:
     """systemd rates the service's exposure at 2.5 or less, of 10."""
-    rated = told(
-        "systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=25", UNITS / "timesyncd.service"
+    rated = output_of(
+        "systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=25", SYSTEMD / "timesyncd.service"
     )
     exposure = re.search(r"Overall exposure level for timesyncd.service: ([0-9.]+)", rated.stdout)
 
@@ -120,8 +120,8 @@ def test_the_exposure_is_low() -> None:
 
 
 def test_the_service_keeps_what_the_daemon_and_its_jobs_need() -> None:
-    """What hardening must not take: the kept runtime folder, uids as they are, the boot id, who steers the clock, adjtimex."""
-    unit = (UNITS / "timesyncd.service").read_text()
+    """What hardening must not take: the kept runtime folder, uids as they are, the boot id, the processes that steer the clock, adjtimex."""
+    unit = (SYSTEMD / "timesyncd.service").read_text()
     settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("#"))
 
     assert (settings["Type"], settings["User"]) == ("notify", "timesyncd")
@@ -135,8 +135,8 @@ def test_the_service_keeps_what_the_daemon_and_its_jobs_need() -> None:
 
 def test_user_and_folders_are_made(tree: Path) -> None:
     """sysusers and tmpfiles make the user, the folder whose set-group-id gives ptp4l's socket its group, and the old name."""
-    users = told("systemd-sysusers", f"--root={tree}")
-    made = told("systemd-tmpfiles", f"--root={tree}", "--create", "timesyncd.conf")
+    users = output_of("systemd-sysusers", f"--root={tree}")
+    made = output_of("systemd-tmpfiles", f"--root={tree}", "--create", "timesyncd.conf")
     group = re.search(r"^timesyncd:[^:]*:(\d+):", (tree / "etc/group").read_text(), re.MULTILINE)
     folder = (tree / "run/ptp").stat()
 
@@ -148,9 +148,9 @@ def test_user_and_folders_are_made(tree: Path) -> None:
 
 
 def test_every_file_is_in_the_manual() -> None:
-    """docs/operations.md says of each file in systemd/ where it goes."""
+    """docs/operations.md states for each file in systemd/ where it goes."""
     manual = OPERATIONS.read_text()
-    files = [str(path.relative_to(UNITS)) for path in UNITS.rglob("*") if path.is_file()]
+    files = [str(path.relative_to(SYSTEMD)) for path in SYSTEMD.rglob("*") if path.is_file()]
 
     assert [name for name in files if f"systemd/{name}" not in manual] == []
 
@@ -179,16 +179,16 @@ def ptp4l_socket() -> Iterator[Path]:
 def drop_in_options() -> list[str]:
     parser = ConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(UNITS / "ptp4l.service.d" / "timesyncd.conf")
+    parser.read(SYSTEMD / "ptp4l.service.d" / "timesyncd.conf")
     return [word for word in parser["Service"]["ExecStart"].split() if word.startswith("--")]
 
 
 def asked_as(group: int, address: Path) -> str:
-    """What linuxptp's own client is told as nobody of this group; its end lies in a folder of its own."""
+    """What linuxptp's own client reads as a user in this group; its end lies in a folder of its own."""
     own = address.parent.parent / f"of-{group}"
     own.mkdir()
-    os.chown(own, NOBODY, group)
-    who = [f"--reuid={NOBODY}", f"--regid={group}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
+    os.chown(own, NOBODY_UID, group)
+    identity = [f"--reuid={NOBODY_UID}", f"--regid={group}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
     pmc: list[str | Path] = [
         host.find("pmc"),
         "-u",
@@ -200,11 +200,11 @@ def asked_as(group: int, address: Path) -> str:
         own / "pmc",
         "GET DEFAULT_DATA_SET",
     ]
-    return told("setpriv", *who, *pmc).stdout
+    return output_of("setpriv", *identity, *pmc).stdout
 
 
 def test_the_group_reaches_ptp4l_without_root(ptp4l_socket: Path) -> None:
-    """ptp4l 3.1.1 makes its socket 0660; in the set-group-id folder the group may ask it, and nobody else."""
+    """ptp4l 3.1.1 makes its socket 0660; in the set-group-id folder the group may ask it, and no other user."""
     deadline = time.monotonic() + 60
     while not ptp4l_socket.exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -26,15 +26,15 @@ pytestmark = pytest.mark.integration
 def master_offset_ns(uds_address: str) -> int | None:
     """What linuxptp's own client reads; None while ptp4l knows of no grandmaster."""
     own = f"{uds_address}.pmc"
-    told = subprocess.run(
+    words = subprocess.run(
         [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", uds_address, "-i", own, "GET TIME_STATUS_NP"],
         check=False,
         capture_output=True,
         text=True,
     ).stdout.split()
-    if "gmPresent" not in told or told[told.index("gmPresent") + 1] != "true":
+    if "gmPresent" not in words or words[words.index("gmPresent") + 1] != "true":
         return None
-    return int(told[told.index("master_offset") + 1])
+    return int(words[words.index("master_offset") + 1])
 
 
 def until(holds: Callable[[], bool], within_s: float = 60.0) -> bool:
@@ -139,7 +139,7 @@ def test_nothing_is_left_when_the_maker_is_killed(stopped: bool) -> None:
 
 
 def test_nothing_is_left_when_the_helper_is_killed() -> None:
-    """The kernel ends each ptp4l with its parent, and whoever asks the bed is told."""
+    """The kernel ends each ptp4l with its parent, and the bed raises an error afterwards."""
     with PtpBed(direct=("a",), relayed=("b",)) as bed:
         folder = Path(bed.grandmaster.uds_address).parent
         os.kill(helper_of(bed.marker), signal.SIGKILL)
@@ -155,7 +155,7 @@ def helper_of(marker: str) -> int:
 
 
 def test_what_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing tool is a failure that says what to install, not a skip."""
+    """A missing tool is a failure that states what to install, not a skip."""
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
 
     with pytest.raises(TimesyncdError, match="unshare is not installed: Debian package util-linux"):
@@ -177,7 +177,7 @@ async def test_a_broker_keeps_its_port_over_stop_and_start(mosquitto: Mosquitto)
         await client.publish("after", b"1")
 
 
-async def test_a_broker_with_users_refuses_strangers() -> None:
+async def test_a_broker_with_users_refuses_unknown_users() -> None:
     """Name and password are checked."""
     with Mosquitto(users={"node": "secret"}) as broker:
         async with Client(broker.host, broker.port, username="node", password="secret") as client:

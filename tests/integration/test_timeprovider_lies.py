@@ -1,4 +1,4 @@
-"""Units that answer wrongly, over real UDP: one clear typed error each, nothing lost, nothing left."""
+"""Grandmasters that answer wrongly, over real UDP: one clear typed error each, nothing lost, nothing left."""
 
 from __future__ import annotations
 

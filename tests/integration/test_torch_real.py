@@ -24,9 +24,9 @@ MS = 1_000_000
 
 @dataclass
 class Ran:
-    """What each rank said of each scene, and what was marked."""
+    """What each rank printed of each scene, and what was marked."""
 
-    said: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
     marks: Marks
 
     def marked(self, job: str, rank: int = 0) -> list[Mark]:
@@ -40,9 +40,9 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran() -> Iterator[Ran]:
     with listening() as (folder, marks):
-        said = run_ranks(CHILD, ["--folder", str(folder)])
+        outputs = run_ranks(CHILD, ["--folder", str(folder)])
         marks.close()
-        yield Ran(said, marks)
+        yield Ran(outputs, marks)
 
 
 JOBS = [
@@ -69,23 +69,23 @@ def test_a_mark_s_moments_are_in_order(ran: Ran, job: str) -> None:
 @pytest.mark.parametrize("variant", ["plain", "bucket view", "batched copy", "static graph", "unused", "sparse"])
 def test_the_meter_changes_no_bit(ran: Ran, variant: str) -> None:
     """After five steps the parameters are those of the same training without a meter, and no mark is lost."""
-    for said in ran.said:
-        assert said["bits"][variant] == {"same": True, "step": 5, "lost": 0}
+    for output in ran.outputs:
+        assert output["bits"][variant] == {"same": True, "step": 5, "lost": 0}
     assert [m.step for m in ran.marked(f"bits {variant}") if m.kind == Kind.STEP] == [0, 1, 2, 3, 4]
 
 
 def test_the_meter_changes_no_bit_of_three_ranks() -> None:
     """A third is no binary fraction: dividing and multiplying by its inverse differ, and the reducer does the latter."""
     with listening() as (folder, _):
-        said = run_ranks(CHILD, ["--folder", str(folder), "--only", "bits"], world_size=3)
+        outputs = run_ranks(CHILD, ["--folder", str(folder), "--only", "bits"], world_size=3)
 
-    assert {variant: facts["same"] for variant, facts in said[0]["bits"].items()} == dict.fromkeys(
-        said[0]["bits"], True
+    assert {variant: facts["same"] for variant, facts in outputs[0]["bits"].items()} == dict.fromkeys(
+        outputs[0]["bits"], True
     )
 
 
 def test_a_bucket_waits_from_the_last_one_s_readiness_on(ran: Ran) -> None:
-    """What lay before it was hidden behind the backward pass; the step says when the last gradient was ready."""
+    """What lay before it was hidden behind the backward pass; the step has the time of the last gradient."""
     for _, marks in groupby(ran.marked("bits plain"), key=lambda m: m.step):
         *buckets, step = marks
         ready_ns = max(m.arrival_ns for m in buckets)
@@ -102,28 +102,28 @@ def test_a_sparse_bucket_has_a_size(ran: Ran) -> None:
 def test_the_user_s_own_hook_is_wrapped(ran: Ran) -> None:
     """The training is that of the hook alone; what a hook does with a bucket is not known, so its marks are of a kind of their own."""
     assert {m.kind for m in ran.marked("hook fp16")} == {Kind.HOOK, Kind.STEP}
-    for said in ran.said:
-        assert said["hooks"]["fp16"] == said["hooks"]["powerSGD"] == {"same": True, "lost": 0}
+    for output in ran.outputs:
+        assert output["hooks"]["fp16"] == output["hooks"]["powerSGD"] == {"same": True, "lost": 0}
 
 
 def test_a_hook_that_was_there_before_is_left_alone(ran: Ran) -> None:
-    """It is said once what to do; steps are metered all the same."""
-    (message,) = ran.said[0]["hooks"]["registered before"]
+    """The warning comes once and names the remedy; steps are metered all the same."""
+    (message,) = ran.outputs[0]["hooks"]["registered before"]
 
     assert "give that hook to meter_ddp" in message
     assert {m.kind for m in ran.marked("registered before")} == {Kind.STEP}
 
 
 def test_a_group_that_is_not_the_job_s_is_left_alone(ran: Ran) -> None:
-    """Its ranks would never be complete at the hub: it is said how to have it metered."""
-    (message,) = ran.said[0]["hooks"]["of another group"]
+    """Its ranks would never be complete at the hub: a warning names how to meter it."""
+    (message,) = ran.outputs[0]["hooks"]["of another group"]
 
     assert "its group has 2 ranks and the job 8; give it a Job of its own" in message
 
 
 def test_a_hook_s_own_error_goes_through(ran: Ran) -> None:
     """It comes out of backward as it does without a meter."""
-    without, with_meter = ran.said[0]["hooks"]["raises"]
+    without, with_meter = ran.outputs[0]["hooks"]["raises"]
 
     assert without == with_meter == "mine"
 
@@ -141,8 +141,8 @@ def test_accumulation_reduces_once_a_step(ran: Ran) -> None:
 @pytest.mark.parametrize("by_initial", ["True", "False"])
 def test_uneven_inputs_train_as_without_a_meter(ran: Ran, by_initial: str) -> None:
     """A rank that has joined takes no steps; the other one's numbers go on, and neither waits for ever."""
-    for rank, said in enumerate(ran.said):
-        assert said["uneven"][by_initial] == {"same": True, "step": 4 + 3 * rank, "lost": 0}
+    for rank, output in enumerate(ran.outputs):
+        assert output["uneven"][by_initial] == {"same": True, "step": 4 + 3 * rank, "lost": 0}
     job = f"uneven {by_initial}"
 
     assert ran.numbers(job) == [number for number in ran.numbers(job, 1) if number[0] < 4]
@@ -151,19 +151,19 @@ def test_uneven_inputs_train_as_without_a_meter(ran: Ran, by_initial: str) -> No
 
 def test_two_modules_of_one_job_count_together(ran: Ran) -> None:
     """Each update is a step of its own, whichever module it is of."""
-    assert ran.said[0]["adversaries"] == {"steps": [9, 9], "lost": 0}
+    assert ran.outputs[0]["adversaries"] == {"steps": [9, 9], "lost": 0}
     assert [m.step for m in ran.marked("adversaries") if m.kind == Kind.STEP] == list(range(9))
 
 
 def test_a_compiled_module_is_metered(ran: Ran) -> None:
     """Under torch.compile the reducer calls the hook all the same."""
-    assert ran.said[0]["compiled"] == {"same": True, "lost": 0}
+    assert ran.outputs[0]["compiled"] == {"same": True, "lost": 0}
     assert [m.kind for m in ran.marked("compiled")] == [Kind.BUCKET, Kind.STEP] * 3
 
 
 def test_a_metered_module_is_saved_and_copied(ran: Ran) -> None:
     """torch.save, deepcopy and pickle give the module without its meter, and it can be metered again."""
-    assert ran.said[0]["saved"] == {"same": [True, True, True], "lost": 0}
+    assert ran.outputs[0]["saved"] == {"same": [True, True, True], "lost": 0}
     assert [m.kind for m in ran.marked("saved again")] == [Kind.BUCKET, Kind.STEP] * 2
 
 
@@ -184,8 +184,8 @@ def test_collectives_are_metered_inside_the_context(ran: Ran) -> None:
         (5, 0, Kind.STEP),
         (6, 0, Kind.BROADCAST),
     ]
-    for said in ran.said:
-        assert said["called"] == {"restored": True, "done": True, "objects": [0, 1], "lost": 0}
+    for output in ran.outputs:
+        assert output["called"] == {"restored": True, "done": True, "objects": [0, 1], "lost": 0}
 
 
 def test_an_asynchronous_collective_ends_with_its_wait(ran: Ran) -> None:
@@ -199,13 +199,13 @@ def test_a_hook_s_collectives_are_part_of_its_bucket(ran: Ran) -> None:
     """Only the script's own all-reduce is one, and no other takes a number."""
     assert [sync for step, sync, _, _ in ran.numbers("hooked") if step == 1] == [0, 1, 2, 3]
     assert [m.kind for m in ran.marked("hooked")].count(Kind.ALL_REDUCE) == 2
-    assert ran.said[0]["hooked"] == {"lost": 0}
+    assert ran.outputs[0]["hooked"] == {"lost": 0}
 
 
 def test_fsdp2_is_metered(ran: Ran) -> None:
     """Each gather, before forward and before backward, and each scatter is marked once; once closed it marks nothing."""
-    for said in ran.said:
-        assert said["sharded"] == {"same": True, "lost": 0}
+    for output in ran.outputs:
+        assert output["sharded"] == {"same": True, "lost": 0}
     kinds = [kind for step, _, kind, _ in ran.numbers("sharded") if step == 1]
 
     assert (kinds.count(Kind.ALL_GATHER), kinds.count(Kind.REDUCE_SCATTER), len(kinds)) == (8, 4, 12)
@@ -214,8 +214,8 @@ def test_fsdp2_is_metered(ran: Ran) -> None:
 
 def test_a_broken_meter_breaks_no_training(ran: Ran) -> None:
     """Each of its errors is a counted loss."""
-    for said in ran.said:
-        assert said["broken"] == {"same": True, "lost": True, "step": 3}
+    for output in ran.outputs:
+        assert output["broken"] == {"same": True, "lost": True, "step": 3}
 
 
 def test_the_late_rank_and_its_place_are_in_the_marks(ran: Ran) -> None:
@@ -229,9 +229,9 @@ def test_the_late_rank_and_its_place_are_in_the_marks(ran: Ran) -> None:
 
 def test_the_end_of_a_metered_module_joins_no_thread_that_waits_for_it(tmp_path: Path) -> None:
     """torch 2.13's reducer, the last holder of a gloo group, hangs within some 200 such ends; a metered one is never the last."""
-    (said,) = run_ranks(CHILD.with_name("torch_end_child.py"), [str(tmp_path)], world_size=1)
+    (output,) = run_ranks(CHILD.with_name("torch_end_child.py"), [str(tmp_path)], world_size=1)
 
-    assert said == {"ended": 600}
+    assert output == {"ended": 600}
 
 
 def test_a_process_ends_well_while_a_thread_gives_a_callback_back(tmp_path: Path) -> None:

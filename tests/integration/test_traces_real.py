@@ -117,16 +117,16 @@ async def test_perfetto_takes_it(traces: list[Path], tmp_path: Path) -> None:
         complaints, [(flows,)] = await perfetto.rows(COMPLAINTS), await perfetto.rows(FLOWS)
         slices, counters = await perfetto.rows(SLICES), await perfetto.rows(COUNTERS)
 
-    def told(phases: str) -> list[tuple[str, str, int, dict[str, Any]]]:
+    def events_of(phases: str) -> list[tuple[str, str, int, dict[str, Any]]]:
         found = [event for event in events if event["ph"] in phases]
         return [(names[each["pid"]], each["name"], round(each["ts"] * 1_000), each) for each in found]
 
     assert complaints == []
-    assert Counter(slices) == Counter((*each, round(event.get("dur", 0) * 1_000)) for *each, event in told("Xi"))
+    assert Counter(slices) == Counter((*each, round(event.get("dur", 0) * 1_000)) for *each, event in events_of("Xi"))
     assert counters and Counter(counters) == Counter(
-        (process, f"{name} ns", ns, event["args"]["ns"]) for process, name, ns, event in told("C")
+        (process, f"{name} ns", ns, event["args"]["ns"]) for process, name, ns, event in events_of("C")
     )
-    assert flows == len(told("s")) == len(told("f")) > 0
+    assert flows == len(events_of("s")) == len(events_of("f")) > 0
 
 
 def test_a_profilers_time_lies_within_its_bound(tmp_path: Path) -> None:
@@ -147,12 +147,12 @@ def test_a_profilers_time_lies_within_its_bound(tmp_path: Path) -> None:
     profiler.export_chrome_trace(str(path))
     job.close()
     found = merged([path], tmp_path / "all.json")
-    (told,) = found["timesyncd"]["files"]
+    (file,) = found["timesyncd"]["files"]
     shown = {event["name"]: event for event in found["traceEvents"] if event["name"] in truth}
 
-    assert told["profiler_measured"] and told["bound_ns"] == told["profiler_bound_ns"]
+    assert file["profiler_measured"] and file["bound_ns"] == file["profiler_bound_ns"]
     assert len(shown) == 200
     for name, (before_ns, after_ns) in truth.items():
         begin_ns = found["baseTimeNanoseconds"] + round(shown[name]["ts"] * 1_000)
         end_ns = begin_ns + round(shown[name]["dur"] * 1_000)
-        assert before_ns - told["bound_ns"] <= begin_ns <= end_ns <= after_ns + told["bound_ns"]
+        assert before_ns - file["bound_ns"] <= begin_ns <= end_ns <= after_ns + file["bound_ns"]

@@ -37,11 +37,11 @@ def test_lightning() -> None:
     """A run, one resumed from its checkpoint, one that fails: metered by Lightning's step numbers, and trained the same."""
     with listening() as (folder, marks):
         child, arguments = HERE / "lightning_child.py", ["--folder", str(folder)]
-        said = run_ranks(child, arguments, TORCHELASTIC_RUN_ID="run", GROUP_RANK="0", LOCAL_WORLD_SIZE="2")
+        outputs = run_ranks(child, arguments, TORCHELASTIC_RUN_ID="run", GROUP_RANK="0", LOCAL_WORLD_SIZE="2")
         marks.close()
 
     for rank in (0, 1):
-        assert said[rank] == {"same": True, "steps": [4, 6], "failed": "mine", "lost": 0}
+        assert outputs[rank] == {"same": True, "steps": [4, 6], "failed": "mine", "lost": 0}
         assert steps(marks.of["lightning", rank]) == ["0", "1", "2", "3", "4", "5", "1:0"]
         assert buckets(marks.of["lightning", rank]) == dict.fromkeys(("0", "1", "1:0", "2", "3", "4", "5"), 1)
 
@@ -49,12 +49,12 @@ def test_lightning() -> None:
 def test_transformers() -> None:
     """A run, one resumed by another job, a second one, one set back to a checkpoint, one that fails: metered by its step numbers."""
     with listening() as (folder, marks):
-        said = run_ranks(HERE / "transformers_child.py", ["--folder", str(folder)], LOCAL_WORLD_SIZE="2")
+        outputs = run_ranks(HERE / "transformers_child.py", ["--folder", str(folder)], LOCAL_WORLD_SIZE="2")
         marks.close()
 
     wanted = ["0", "1", "2", "3", "1:0", "1:1", "1:2", "1:3", "2:2", "2:3", "3:0"]
     for rank in (0, 1):
-        assert said[rank] == {"same": True, "steps": [4, 6], "failed": "mine", "lost": [0, 0]}
+        assert outputs[rank] == {"same": True, "steps": [4, 6], "failed": "mine", "lost": [0, 0]}
         for job, numbers in (("resumed", ["4", "5"]), ("transformers", wanted)):
             assert steps(marks.of[job, rank]) == numbers
             assert buckets(marks.of[job, rank]) == dict.fromkeys(numbers, 1)
@@ -62,7 +62,7 @@ def test_transformers() -> None:
 
 @pytest.mark.parametrize("example", ["ddp.py", "lightning_job.py", "transformers_job.py"])
 def test_the_example_runs(example: str) -> None:
-    """It fits on one screen, trains under torchrun, and says what synchronization cost it; each rank's marks arrive."""
+    """It fits on one screen, trains under torchrun, and prints what synchronization cost it; each rank's marks arrive."""
     path = ROOT / "examples" / example
     with listening() as (folder, marks):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

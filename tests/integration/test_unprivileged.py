@@ -61,8 +61,8 @@ def as_the_user(command: list[str]) -> list[str]:
         "--inh-caps=-all,+dac_read_search",
         "--ambient-caps=+dac_read_search",
     ]
-    who = [f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups", "--no-new-privs", *reading]
-    return [host.find("setpriv"), "--pdeathsig", "KILL", *who, *command]
+    identity = [f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups", "--no-new-privs", *reading]
+    return [host.find("setpriv"), "--pdeathsig", "KILL", *identity, *command]
 
 
 def status_within(page: str, seconds: float) -> str:

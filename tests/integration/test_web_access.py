@@ -166,7 +166,7 @@ async def test_guesses_are_limited(
 async def test_the_commands_show_the_token_of_the_environment(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it they say what is wanted, and never what was shown."""
+    """Without it the refusals state what is wanted, and never what was shown."""
     monkeypatch.setenv("TIMESYNCD_TOKEN", "a-token-of-somebody-else")
     with pytest.raises(Unreachable, match="unknown credentials; set TIMESYNCD_TOKEN to a valid token") as caught:
         await asyncio.to_thread(fetch_all, server.url)
@@ -198,7 +198,7 @@ async def test_a_browser_logs_in_and_out(http: aiohttp.ClientSession) -> None:
 
 async def test_a_job_s_token_opens_no_session(http: aiohttp.ClientSession) -> None:
     """
-    The log-in says which role it has and which is wanted, and goes on asking: a browser with one could not leave again.
+    The log-in states which role it has and which is wanted, and goes on asking: a browser with one could not leave again.
     """
     answer = await http.post("/login", data={"token": SECRETS["job"]}, allow_redirects=False)
     page = await answer.text()
@@ -228,7 +228,7 @@ async def test_a_closed_session_stays_closed(http: aiohttp.ClientSession) -> Non
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
 @pytest.mark.parametrize("path", ["/login", "/logout"])
 async def test_another_site_s_form_is_refused(http: aiohttp.ClientSession, path: str, origin: str) -> None:
-    """Its origin tells, be the token right."""
+    """Its origin decides, even with the right token."""
     answer = await http.post(path, data={"token": SECRETS["reader"]}, headers={"Origin": origin})
 
     assert (answer.status, await answer.json()) == (403, {"error": "the form was sent from another site"})
@@ -276,7 +276,7 @@ async def test_without_tokens_there_is_no_log_in() -> None:
 
 
 async def test_a_real_browser_logs_in(server: WebServer) -> None:
-    """Chromium is led to the form, sends it, is let in, hears events, and no script of the page sees the cookie."""
+    """Chromium is led to the form, sends it, is let in, receives events, and no script of the page sees the cookie."""
     async with opened(server.url) as page:
         await page.becomes("location.pathname + document.readyState", "/logincomplete")
         await page.evaluate(f"document.getElementById('token').value = {SECRETS['reader']!r}")
@@ -293,7 +293,7 @@ async def test_a_real_browser_logs_in(server: WebServer) -> None:
 
 
 async def test_a_real_browser_with_a_job_s_token_gets_the_reason(server: WebServer) -> None:
-    """The form stays, and says which token it wants instead; with that one the page is there."""
+    """The form stays, and states which token it wants instead; with that one the page is there."""
     async with opened(f"{server.url}login") as page:
         await page.evaluate(f"document.getElementById('token').value = {SECRETS['job']!r}")
         await page.evaluate("document.querySelector('button').click()")
@@ -419,7 +419,7 @@ async def test_a_secret_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 async def test_tokens_in_clear_are_warned_of(tokens: list[TokenSettings], caplog: pytest.LogCaptureFixture) -> None:
-    """On the network without TLS the daemon says so at its start, and no secret."""
+    """On the network without TLS the daemon warns at its start, and prints no secret."""
     server = await serve(WebSettings(host="0.0.0.0", port=0, token=tokens), FakeView())
     await server.close()
     logged = caplog.text

@@ -134,8 +134,8 @@ LIES: dict[str, tuple[Handler, type[SourceError], str]] = {
 }
 
 
-@pytest.mark.parametrize(("lie", "expected", "said"), LIES.values(), ids=LIES.keys())
-async def test_a_lie(lab: Lab, lie: Handler, expected: type[SourceError], said: str) -> None:
+@pytest.mark.parametrize(("lie", "expected", "message"), LIES.values(), ids=LIES.keys())
+async def test_a_lie(lab: Lab, lie: Handler, expected: type[SourceError], message: str) -> None:
     """
     One error that names grandmaster, object and what came; the next honest poll is whole, with at most one log-in a
     poll.
@@ -147,7 +147,7 @@ async def test_a_lie(lab: Lab, lie: Handler, expected: type[SourceError], said: 
     actual = await polled_error(reader, expected)
 
     assert "/get_chart_data (GNSS-1 te): " in actual
-    assert re.search(said, actual), actual
+    assert re.search(message, actual), actual
     assert grandmaster.logins == 1
 
     del grandmaster.answers["/get_chart_data"]
@@ -221,7 +221,7 @@ async def test_a_closed_port(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lie", "said"),
+    ("lie", "message"),
     [
         (html, "HTML"),
         (gone, "HTTP status 404"),
@@ -231,7 +231,7 @@ async def test_a_closed_port(lab: Lab) -> None:
         (drip, "no complete file within 1 s"),
     ],
 )
-async def test_a_history_that_lies(lab: Lab, lie: Handler, said: str) -> None:
+async def test_a_history_that_lies(lab: Lab, lie: Handler, message: str) -> None:
     """What the grandmaster measures now counts without its history: a note, nothing kept, no new log-in."""
     grandmaster = await lab.serve(ScriptedWebInterface())
     grandmaster.answers["/perfmon_gnss_stat"] = lie
@@ -242,7 +242,7 @@ async def test_a_history_that_lies(lab: Lab, lie: Handler, said: str) -> None:
 
     assert (actual.time_errors, actual.series, grandmaster.logins) == (GOOD, (), 1)
     assert note.startswith(f"history: 127.0.0.1:{grandmaster.port}: /perfmon_gnss_stat (GNSS-1 te): ")
-    assert said in note and PASSWORD not in note and COOKIE not in note
+    assert message in note and PASSWORD not in note and COOKIE not in note
 
 
 async def test_a_long_history(lab: Lab) -> None:

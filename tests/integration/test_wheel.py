@@ -125,8 +125,8 @@ def test_the_wheel_holds_the_tree_and_nothing_else(wheel: Path) -> None:
     assert {"timesyncd/py.typed", "timesyncd/schemas/SHM.md", "timesyncd/web/page/index.html"} < held
 
 
-def test_alone_it_tells_the_time_and_why_not(alone: Path, tmp_path: Path) -> None:
-    """`now` needs no dependency; without a daemon it exits 1 and says so."""
+def test_alone_it_prints_the_time_or_the_reason(alone: Path, tmp_path: Path) -> None:
+    """`now` needs no dependency; without a daemon it exits 1 with the reason."""
     done = run(alone, "timesyncd", "now", "--json", "--runtime-dir", tmp_path)
     answer = json.loads(done.stdout)
 

@@ -1,4 +1,4 @@
-"""One rank of a real gloo job that goes through every way to meter a module; prints what it saw as JSON."""
+"""One rank of a real gloo job that goes through every way to meter a module; prints what happened as JSON."""
 
 from __future__ import annotations
 
@@ -73,28 +73,28 @@ def hooks(folder: Path) -> Facts:
 
 
 def registered_before(folder: Path) -> list[str]:
-    """What is said of a module that has a hook already; it trains on."""
+    """The warnings for a module that has a hook already; it trains on."""
     job = Job("registered before", runtime_dir=folder)
     model = DDP(network())
     model.register_comm_hook(None, fp16_compress_hook)
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         meter = metered(job, model)
     train(model, sgd(model), 2)
     meter.close()
     job.close()
-    return [str(warning.message) for warning in heard if "timesyncd" in str(warning.message)]
+    return [str(warning.message) for warning in warned if "timesyncd" in str(warning.message)]
 
 
 def of_another_group(folder: Path) -> list[str]:
-    """What is said where the job has more ranks than the module's group."""
+    """The warnings where the job has more ranks than the module's group."""
     job = Job("of another group", rank=dist.get_rank(), world_size=8, runtime_dir=folder)
     model = DDP(network())
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         metered(job, model).close()
     job.close()
-    return [str(warning.message) for warning in heard if "timesyncd" in str(warning.message)]
+    return [str(warning.message) for warning in warned if "timesyncd" in str(warning.message)]
 
 
 def raised(folder: Path, meter: bool) -> str:

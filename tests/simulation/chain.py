@@ -1,4 +1,4 @@
-"""Grandmaster, network, local clock and ptp4l together: what a management client is told, beside the truth."""
+"""Grandmaster, network, local clock and ptp4l together: what a management client reads, beside the truth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DELAY_INTERVAL_NS = NS_PER_S
 ANNOUNCE_INTERVAL_NS = 2 * NS_PER_S
 ANNOUNCE_RECEIPT_TIMEOUT = 3
 
-#: The truth is told so often between two readings.
+#: The interval between two looks at the truth.
 LOOK_INTERVAL_NS = 0.25 * NS_PER_S
 
 #: A path that changed so recently may still be in the delay filter, and so large a move of its median is a consequence.
@@ -30,13 +30,13 @@ DELAY_MOVED_NS = 1_000
 
 class Instant(NamedTuple):
     """
-    The truth at a reading (`told`), or between two: its row is then empty. The errors are local minus reference, positive = ahead.
+    The truth at a reading (`is_reading`), or between two: its row is then empty. The errors are local minus reference, positive = ahead.
 
     `blind`: between a sudden change and the first reading that shows a Sync of after it nothing on the node can know.
     """
 
     row: TraceRow
-    told: bool
+    is_reading: bool
     gm_error_ns: float
     utc_error_ns: float
     blind: bool
@@ -76,9 +76,9 @@ class Chain:
             times[event] = acts[event](now_ns)
             if acts[event] == self._read:
                 self._blindness.read()
-                yield self._instant(now_ns, self._told(), told=True)
+                yield self._instant(now_ns, self._row(), is_reading=True)
             elif acts[event] == self._look:
-                yield self._instant(now_ns, TraceRow(self.clock.boottime_ns(), None), told=False)
+                yield self._instant(now_ns, TraceRow(self.clock.boottime_ns(), None), is_reading=False)
 
     def _schedule(self) -> tuple[list[float], list[Callable[[float], float]]]:
         """When each kind of event is due first, and what it does."""
@@ -125,12 +125,12 @@ class Chain:
     def _look(self, now_ns: float) -> float:
         return now_ns + LOOK_INTERVAL_NS
 
-    def _instant(self, now_ns: float, row: TraceRow, told: bool) -> Instant:
+    def _instant(self, now_ns: float, row: TraceRow, is_reading: bool) -> Instant:
         error_ns = self.clock.error_ns
         gm_error_ns = error_ns - self.grandmaster.error_ns(now_ns)
-        return Instant(row, told, gm_error_ns, error_ns, self._blindness.at(now_ns))
+        return Instant(row, is_reading, gm_error_ns, error_ns, self._blindness.at(now_ns))
 
-    def _told(self) -> TraceRow:
+    def _row(self) -> TraceRow:
         ptp4l = self.ptp4l
         return TraceRow(
             self.clock.boottime_ns(),

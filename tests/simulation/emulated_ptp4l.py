@@ -13,7 +13,7 @@ FIRST_STEP_THRESHOLD_NS = 20_000
 MAX_FREQUENCY_PPB = 100_000_000.0
 DELAY_FILTER_LENGTH = 10
 
-#: What a clock says of itself that may become master, and one that may not.
+#: What a clock reports of itself that may become master, and one that may not.
 DEFAULT_CLASS = 248
 SLAVE_ONLY_CLASS = 255
 UNKNOWN_ACCURACY = 0xFE
@@ -82,8 +82,8 @@ class EmulatedPtp4l:
     """
     A clock that follows one grandmaster, end to end.
 
-    What management is told stays as it was after a loss: offset, path delay, grandmaster and class. One that may become master
-    tells itself instead, with path delay 0 and the old offset.
+    What management reports stays as it was after a loss: offset, path delay, grandmaster and class. One that may become master
+    reports itself instead, with path delay 0 and the old offset.
     """
 
     def __init__(

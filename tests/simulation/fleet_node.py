@@ -1,4 +1,4 @@
-"""A node whose clock is known, and what its daemon says of it: no more than follows from its samples and from what it heard."""
+"""A node whose clock is known, and what its daemon publishes: no more than follows from its samples and what it received."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from random import Random
 
-from fleet_units import BOUNDARY_PPB, UNIT_PPB, Parent, nanoseconds
+from fleet_grandmasters import BOUNDARY_PPB, GRANDMASTER_PPB, Parent, nanoseconds
 
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S
@@ -52,14 +52,14 @@ class Node:
         self.removed = removed
         self.error_ns = chance.uniform(-SET_BY_HAND_NS, SET_BY_HAND_NS)
         self.disturbed_s = 0.0
-        self.is_fed = self.is_heard = True
+        self.is_fed = self.is_connected = True
         self.incarnation, self.sequence, self.boot = 1, 0, 0
         self.known: Known | None = None
         self._chance = chance
         self._rate_ppb = chance.choice((-drift_ppb, drift_ppb))
         self._reason = Reason.NO_SAMPLE_YET
         self._verdicts: dict[str, GrandmasterVerdict] = {}
-        self._void_before_s: dict[str, float] = {}
+        self._invalid_before_s: dict[str, float] = {}
         self._sample_due_s = chance.random()
         self._state_due_s = chance.random() * STATE_EVERY_S
 
@@ -73,19 +73,19 @@ class Node:
     def realtime_ns(self, now_s: float) -> int:
         return EPOCH_NS + nanoseconds(now_s) + round(self.error_ns)
 
-    def hear(self, identity: str, verdict: GrandmasterVerdict, void_before_s: float | None) -> None:
-        """What a grandmaster's poller says: what was measured before a change of its phase is void."""
+    def receive(self, identity: str, verdict: GrandmasterVerdict, invalid_before_s: float | None) -> None:
+        """What a grandmaster's poller reports: what was measured before a change of its phase is invalid."""
         known = self._verdicts.get(identity)
         if known is None or verdict.as_of_ns > known.as_of_ns:
             self._verdicts[identity] = verdict
-        if void_before_s is None or void_before_s <= self._void_before_s.get(identity, -math.inf):
+        if invalid_before_s is None or invalid_before_s <= self._invalid_before_s.get(identity, -math.inf):
             return
-        self._void_before_s[identity] = void_before_s
-        if self.known is not None and self.known.grandmaster == identity and self.known.at_s < void_before_s:
+        self._invalid_before_s[identity] = invalid_before_s
+        if self.known is not None and self.known.grandmaster == identity and self.known.at_s < invalid_before_s:
             self.withdraw(Reason.GRANDMASTER_JUMPED)
 
     def withdraw(self, reason: Reason) -> None:
-        """What it knew is void, which it says at once."""
+        """What it knew is invalid, which it publishes at once."""
         self.known, self._reason, self._state_due_s = None, reason, 0.0
 
     def follow(self, parent: Parent) -> None:
@@ -99,7 +99,7 @@ class Node:
 
     def cut_off(self, ptp: bool, broker: bool) -> None:
         """From its parent, from the broker, or from both; what was cut off is connected again."""
-        self.is_fed, self.is_heard = self.is_fed != ptp, self.is_heard != broker
+        self.is_fed, self.is_connected = self.is_fed != ptp, self.is_connected != broker
 
     def restart(self, now_s: float, reboot: bool) -> None:
         """Of its daemon, or of the whole machine, whose clock is then anywhere."""
@@ -111,27 +111,30 @@ class Node:
         self.withdraw(Reason.NO_SAMPLE_YET)
 
     def _sample(self, now_s: float) -> None:
-        unit = self.parent.unit
-        if now_s < self._void_before_s.get(unit.identity, -math.inf):
+        grandmaster = self.parent.grandmaster
+        if now_s < self._invalid_before_s.get(grandmaster.identity, -math.inf):
             return
-        if self.known is None or (self.known.parent, self.known.grandmaster) != (self.parent.identity, unit.identity):
+        if self.known is None or (self.known.parent, self.known.grandmaster) != (
+            self.parent.identity,
+            grandmaster.identity,
+        ):
             self.disturbed_s = now_s
             self._state_due_s = 0.0
         wrong_ns = self._chance.choice((-NOISE_NS, NOISE_NS, self._chance.uniform(-NOISE_NS, NOISE_NS)))
         self.error_ns = self.parent.error_ns(now_s) + wrong_ns + (37 - self.removed) * NS_PER_S
-        parent = Bound(NOISE_NS + READING_NS, self.drift_ppb + UNIT_PPB + BOUNDARY_PPB * self.parent.is_boundary)
+        parent = Bound(NOISE_NS + READING_NS, self.drift_ppb + GRANDMASTER_PPB + BOUNDARY_PPB * self.parent.is_boundary)
         gm = parent.plus(self.parent.boundary_ns)
-        self.known = Known(now_s, unit.identity, self.parent.identity, (parent, gm, self._utc(gm, now_s)))
+        self.known = Known(now_s, grandmaster.identity, self.parent.identity, (parent, gm, self._utc(gm, now_s)))
 
     def _utc(self, gm: Bound, now_s: float) -> Bound:
-        verdict = self._verdicts.get(self.parent.unit.identity)
-        if verdict is None or self.parent.unit.arbitrary_ns or self.removed != 37:
+        verdict = self._verdicts.get(self.parent.grandmaster.identity)
+        if verdict is None or self.parent.grandmaster.arbitrary_ns or self.removed != 37:
             return Bound(None, 0, Reason.GRANDMASTER_ERROR_NOT_REPORTED)
         own = verdict.utc_at(nanoseconds(now_s))
         return own if own.bound_ns is None else gm.plus(own.bound_ns, own.growth_ppb)
 
     def state_due(self, now_s: float) -> bool:
-        return self.is_heard and now_s >= self._state_due_s
+        return self.is_connected and now_s >= self._state_due_s
 
     def state(self, now_s: float) -> NodeState:
         self._state_due_s = now_s + STATE_EVERY_S * self._chance.uniform(0.8, 1.2)

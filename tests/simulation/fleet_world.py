@@ -1,4 +1,4 @@
-"""A whole fleet with its network and a hub: what happens to it by chance, what of it the hub is told, and what is true."""
+"""A whole fleet with its network and a hub: random events, what the hub receives of them, and the truth."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from fleet_grandmasters import INVALIDATION_REASON, POLL_EVERY_S, KnownGrandmaster, Parent, nanoseconds
 from fleet_node import EPOCH_NS, Node
-from fleet_units import POLL_EVERY_S, VOID_REASON, Parent, Unit, nanoseconds
 
 from timesyncd.clocks import Moment
 from timesyncd.config import HubSettings
@@ -46,7 +46,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
-    """The hub was asked of these nodes at `now_s`. `blind`: something happened to them of which nothing was said to it yet."""
+    """The hub was asked of these nodes at `now_s`. `blind`: something happened to them of which it received nothing yet."""
 
     now_s: float
     nodes: tuple[Node, ...]
@@ -56,18 +56,22 @@ class FleetSnapshot:
 
 
 class World:
-    """One seed. `moments` runs it; `disturbed_s` tells of a set of nodes when something moved a clock of them at once."""
+    """One seed. `moments` runs it; `disturbed_s` is when something last moved a clock of a set of nodes at once."""
 
     def __init__(self, seed: int | str, trouble: Trouble = Trouble(), nodes: int = 14) -> None:
         self.chance = chance = Random(f"fleet/{seed}")
         self.trouble = trouble
         self.hub = Hub(HubSettings(), HUB)
         self.now_s = 0.0
-        self.units = [Unit(f"gm-{n}", chance.choice((100.0, 1_000.0, 30_000.0)), 50.0, chance) for n in range(3)]
-        self.units.append(Unit("gm-x", 100.0, 50.0, chance, arbitrary_ns=ARBITRARY_NS))
-        self.parents = [Parent(unit.identity, unit, is_boundary=False) for unit in self.units]
+        self.grandmasters = [
+            KnownGrandmaster(f"gm-{n}", chance.choice((100.0, 1_000.0, 30_000.0)), 50.0, chance) for n in range(3)
+        ]
+        self.grandmasters.append(KnownGrandmaster("gm-x", 100.0, 50.0, chance, arbitrary_ns=ARBITRARY_NS))
+        self.parents = [
+            Parent(grandmaster.identity, grandmaster, is_boundary=False) for grandmaster in self.grandmasters
+        ]
         self.parents += [
-            Parent(f"switch-{n}", chance.choice(self.units[:3]), is_boundary=True, phase=chance.uniform(0, 6))
+            Parent(f"switch-{n}", chance.choice(self.grandmasters[:3]), is_boundary=True, phase=chance.uniform(0, 6))
             for n in range(4)
         ]
         self.nodes = [self._node(index) for index in range(nodes)]
@@ -77,9 +81,9 @@ class World:
         self._way: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._published: dict[str, NodeState] = {}
-        self._heard_s: dict[str, float] = {}
-        self._void_heard_s: dict[str, float] = {}
-        self._poll_due_s = {unit.identity: chance.random() for unit in self.units}
+        self._received_s: dict[str, float] = {}
+        self._invalidation_received_s: dict[str, float] = {}
+        self._poll_due_s = {grandmaster.identity: chance.random() for grandmaster in self.grandmasters}
 
     def _node(self, index: int) -> Node:
         removed = self.chance.choice((37,) * 9 + (38,))
@@ -101,12 +105,12 @@ class World:
             self._step_hub()
         for node in self.nodes:
             node.run(now_s, STEP_S)
-        for unit in self.units:
-            if now_s >= self._poll_due_s[unit.identity]:
-                self._poll(unit)
+        for grandmaster in self.grandmasters:
+            if now_s >= self._poll_due_s[grandmaster.identity]:
+                self._poll(grandmaster)
         for node in self.nodes:
             if node.name == HUB:
-                self._hear_own(node)
+                self._receive_own(node)
             elif node.state_due(now_s):
                 self._publish(node)
         if self.chance.random() < self.trouble.reconnected:
@@ -117,13 +121,13 @@ class World:
     # What happens.
 
     def _events(self) -> Sequence[Callable[[], None]]:
-        node, unit, now_s = self.chance.choice(self.nodes), self.chance.choice(self.units), self.now_s
+        node, grandmaster, now_s = self.chance.choice(self.nodes), self.chance.choice(self.grandmasters), self.now_s
         switch = self.chance.choice([parent for parent in self.parents if parent.is_boundary])
         elsewhere = self.chance.choice(self.parents)
         return (
-            lambda: unit.lose_reference(now_s),
-            lambda: unit.jump(now_s),
-            lambda: unit.jump(now_s),
+            lambda: grandmaster.lose_reference(now_s),
+            lambda: grandmaster.jump(now_s),
+            lambda: grandmaster.jump(now_s),
             lambda: self._fail_over(switch),
             lambda: node.follow(elsewhere) if node.parent is not elsewhere and node.is_fed else None,
             lambda: node.restart(now_s, reboot=False),
@@ -141,9 +145,9 @@ class World:
         hub.set_clock(self.now_s, self.chance.choice((-100e9, -5e9, 100e9)))
 
     def _fail_over(self, switch: Parent) -> None:
-        switch.unit = self.chance.choice(self.units[:3])
+        switch.grandmaster = self.chance.choice(self.grandmasters[:3])
 
-    # What is told.
+    # What is published.
 
     def _send(self, deliver: Callable[[], None], punctual: bool = False) -> None:
         trouble, chance = self.trouble, self.chance
@@ -154,15 +158,15 @@ class World:
             heapq.heappush(self._way, (self.now_s + late_s, next(self._numbers), deliver))
 
     def _publish(self, node: Node) -> None:
-        state, said_s = node.state(self.now_s), self.now_s
+        state, sent_s = node.state(self.now_s), self.now_s
         self._published[node.name] = state
-        # What the clock of a node says that is ahead of the hub's tells nothing of a message's way, or too little.
+        # The time of a node whose clock is ahead of the hub's shows nothing of a message's way, or too little.
         punctual = node.error_ns > self._hub_error_ns
-        self._send(lambda: self._hear(state, said_s), punctual)
+        self._send(lambda: self._receive(state, sent_s), punctual)
 
-    def _hear(self, state: NodeState, said_s: float) -> None:
+    def _receive(self, state: NodeState, sent_s: float) -> None:
         """Whatever the hub makes of it: once the newest came, it could know."""
-        self._heard_s[state.node] = max(said_s, self._heard_s.get(state.node, -math.inf))
+        self._received_s[state.node] = max(sent_s, self._received_s.get(state.node, -math.inf))
         self.hub.accept_node(state, nanoseconds(self.now_s), live=True)
 
     def _reconnect(self) -> None:
@@ -170,26 +174,30 @@ class World:
         for state in self._published.values():
             self.hub.accept_node(state, nanoseconds(self.now_s), live=False)
 
-    def _hear_own(self, node: Node) -> None:
-        self._hear(node.state(self.now_s), self.now_s)
+    def _receive_own(self, node: Node) -> None:
+        self._receive(node.state(self.now_s), self.now_s)
 
-    def _poll(self, unit: Unit) -> None:
-        self._poll_due_s[unit.identity] = self.now_s + POLL_EVERY_S
-        utc, void_before_s = unit.poll(self.now_s)
-        changed_s, polled_s = unit.changed_s, self.now_s
+    def _poll(self, grandmaster: KnownGrandmaster) -> None:
+        self._poll_due_s[grandmaster.identity] = self.now_s + POLL_EVERY_S
+        utc, invalid_before_s = grandmaster.poll(self.now_s)
+        changed_s, polled_s = grandmaster.changed_s, self.now_s
         verdict = GrandmasterVerdict("poller", utc, nanoseconds(polled_s))
         for node in self.nodes:
-            self._send(lambda node=node: node.hear(unit.identity, verdict, void_before_s))  # type: ignore[misc]
-        self._send(lambda: self._hear_unit(unit, polled_s, void_before_s, changed_s))
+            self._send(lambda node=node: node.receive(grandmaster.identity, verdict, invalid_before_s))  # type: ignore[misc]
+        self._send(lambda: self._receive_grandmaster(grandmaster, polled_s, invalid_before_s, changed_s))
 
-    def _hear_unit(self, unit: Unit, polled_s: float, void_before_s: float | None, changed_s: float) -> None:
-        """The hub hears the poller, whose clock is right."""
-        if void_before_s is not None:
+    def _receive_grandmaster(
+        self, grandmaster: KnownGrandmaster, polled_s: float, invalid_before_s: float | None, changed_s: float
+    ) -> None:
+        """The hub receives the poller, whose clock is right."""
+        if invalid_before_s is not None:
             came = MessageReceipt(nanoseconds(self.now_s), 0, EPOCH_NS + nanoseconds(polled_s))
             self.hub.fleet.invalidate_before(
-                [unit.identity], came.invalidation(EPOCH_NS + nanoseconds(void_before_s), VOID_REASON)
+                [grandmaster.identity], came.invalidation(EPOCH_NS + nanoseconds(invalid_before_s), INVALIDATION_REASON)
             )
-        self._void_heard_s[unit.identity] = max(changed_s, self._void_heard_s.get(unit.identity, -math.inf))
+        self._invalidation_received_s[grandmaster.identity] = max(
+            changed_s, self._invalidation_received_s.get(grandmaster.identity, -math.inf)
+        )
 
     @property
     def _hub_error_ns(self) -> float:
@@ -211,17 +219,22 @@ class World:
 
     def _is_blind(self, node: Node) -> bool:
         """
-        Its clock or the hub's, by which a message's way is seen, moved at once, and nothing that was said since has come; or the grandmaster that
-        its state tells of did, and its poller was not heard.
+        Its clock or the hub's, by which a message's way is seen, moved at once, and no state sent since has come; or the grandmaster that
+        its state names did, and its poller's message has not come.
         """
         clock = self.hub.fleet.clock(node.name)
         hub_s = self.nodes[-1].disturbed_s if self.trouble.hub_is_a_node else 0.0
-        if clock is None or self._heard_s.get(node.name, -math.inf) < max(node.disturbed_s, hub_s):
+        if clock is None or self._received_s.get(node.name, -math.inf) < max(node.disturbed_s, hub_s):
             return True
-        unit = next((unit for unit in self.units if unit.identity == clock.grandmaster_identity), None)
-        return unit is not None and unit.changed_s > self._void_heard_s.get(unit.identity, -math.inf)
+        grandmaster = next(
+            (grandmaster for grandmaster in self.grandmasters if grandmaster.identity == clock.grandmaster_identity),
+            None,
+        )
+        return grandmaster is not None and grandmaster.changed_s > self._invalidation_received_s.get(
+            grandmaster.identity, -math.inf
+        )
 
 
 def disturbed_s(nodes: Sequence[Node]) -> float:
     """When a clock of these, or what they follow, last moved at once."""
-    return max(max(node.disturbed_s, node.parent.unit.changed_s) for node in nodes)
+    return max(max(node.disturbed_s, node.parent.grandmaster.changed_s) for node in nodes)

@@ -17,8 +17,8 @@ LOCKED_AFTER_NS = 120_000_000_000
 class AgingReplay(Replay):
     """The model, which also answers at a moment between two rows: with what the last one left, older."""
 
-    def at(self, told: TraceRow, t_ns: int) -> ReplayedRow:
-        return bounds_at(self._with_newest_grandmaster(told), t_ns)
+    def at(self, newest: TraceRow, t_ns: int) -> ReplayedRow:
+        return bounds_at(self._with_newest_grandmaster(newest), t_ns)
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Judgement:
         if instant.blind:
             return
         at_ns, gm_ns, utc_ns = instant.row.t_ns, instant.gm_error_ns, instant.utc_error_ns
-        if not instant.told:
+        if not instant.is_reading:
             self.between.count(gm_ns, replayed.gm_hard_ns, at_ns)
             return
         self.gm_hard.count(gm_ns, replayed.gm_hard_ns, at_ns)
@@ -78,13 +78,13 @@ class Judgement:
 def replayed(scenario: Scenario, seed: int, seconds: float) -> Iterator[tuple[Instant, ReplayedRow]]:
     """Each instant with the bounds at it: at a reading decided from the rows up to it, between two as they age."""
     model = AgingReplay()
-    told = TraceRow(0, None)
+    newest = TraceRow(0, None)
     for instant in Chain(scenario, seed, seconds).instants():
-        if instant.told:
-            told = instant.row
-            yield instant, model.accept(told)
+        if instant.is_reading:
+            newest = instant.row
+            yield instant, model.accept(newest)
         else:
-            yield instant, model.at(told, instant.row.t_ns)
+            yield instant, model.at(newest, instant.row.t_ns)
 
 
 def judged(scenario: Scenario, seed: int, seconds: float) -> Judgement:

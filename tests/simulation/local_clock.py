@@ -70,7 +70,7 @@ class LocalClock:
         self.stepped_ns += by_ns
 
     def read_ns(self) -> float:
-        """What the clock says now, unrounded."""
+        """The clock's time now, unrounded."""
         return self.true_ns + self.error_ns
 
     def boottime_ns(self) -> int:

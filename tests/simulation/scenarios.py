@@ -98,7 +98,7 @@ KEEPING = [
     Scenario("rare readings", read_interval_s=4.0, path=PathSpec(jitter_ns=200)),
 ]
 
-#: What each breaks is told by the test that is named after it.
+#: The test that is named after each states what it breaks.
 BREAKING = [
     Scenario("grandmaster steps", False, grandmaster=GrandmasterSpec(steps_s=(300.0, 600.0), step_ns=80_000)),
     Scenario("37 s mistake", False, grandmaster=GrandmasterSpec(steps_s=(300.0,), step_ns=-37e9)),

@@ -1,4 +1,4 @@
-"""A fleet with known clocks: what each node's state says of its true clock, its path and its grandmaster."""
+"""A fleet with known clocks: what each node's state reports of its true clock, its path and its grandmaster."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Fleet:
     def __init__(self, seed: int, noise: Noise, racks: int = 4, per_rack: int = 10, is_boundary: bool = True) -> None:
         self.random = random.Random(seed)
         self.noise = noise
-        self.units: list[GrandmasterState] = []
-        self.unit_ns = dict.fromkeys((GM_A, GM_B, GM_C, ROGUE), 0.0)
+        self.grandmasters: list[GrandmasterState] = []
+        self.grandmaster_ns = dict.fromkeys((GM_A, GM_B, GM_C, ROGUE), 0.0)
         self.has_ntp = False
         self.ntp_ns = 0.0
         self.now_s = 0.0
@@ -102,21 +102,21 @@ class Fleet:
                 if first < self.now_s and first >= node.silent_until_s:
                     self.findings.add(self._state(node, first), self._boot_ns(first))
             now_ns = self._boot_ns(self.now_s)
-            yield self.now_s, self.findings.judge(self.units, now_ns, REALTIME_NS + now_ns)
+            yield self.now_s, self.findings.judge(self.grandmasters, now_ns, REALTIME_NS + now_ns)
 
-    def told(self, seconds: float) -> dict[Key, float]:
-        """Every finding of that time, and when it was first told, in seconds from now."""
+    def first_reported(self, seconds: float) -> dict[Key, float]:
+        """Every finding of that time, and when it was first reported, in seconds from now."""
         begun_s, found = self.now_s, dict[Key, float]()
         for now_s, judged in self.run(seconds):
             for key in judged:
                 found.setdefault(key, now_s - begun_s)
         return found
 
-    def jump(self, unit: str, by_ns: float) -> None:
+    def jump(self, identity: str, by_ns: float) -> None:
         """A grandmaster's time jumps, and its followers' servos go after it."""
-        self.unit_ns[unit] += by_ns
+        self.grandmaster_ns[identity] += by_ns
         for node in self.nodes:
-            if node.grandmaster == unit:
+            if node.grandmaster == identity:
                 node.kick(self.now_s, -by_ns)
 
     def _boot_ns(self, now_s: float) -> int:
@@ -139,14 +139,14 @@ class Fleet:
         return _state(node, real_ns, offset, delay, bound_ns, list(self._sources(node, offset, delay, bound_ns)))
 
     def _sources(self, node: Node, offset: int, delay: int, bound_ns: int) -> Iterator[SourceState]:
-        clock_ns = offset + self.unit_ns[node.grandmaster]
+        clock_ns = offset + self.grandmaster_ns[node.grandmaster]
         yield _ptp("ptp", node.grandmaster, node.domain, offset, delay, bound_ns)
         for second in node.seconds:
-            other = round(clock_ns - self.unit_ns[second] + self._gauss(self.noise.offset_ns))
+            other = round(clock_ns - self.grandmaster_ns[second] + self._gauss(self.noise.offset_ns))
             yield _ptp(f"ptp-{second}", second, node.domain, other, delay, abs(other) + delay + 100)
         if self.has_ntp:
-            told = round(clock_ns + self.ntp_ns + self.random.uniform(-NTP_ERROR_NS, NTP_ERROR_NS))
-            yield _source("ntp", "utc", told, abs(told) + NTP_ERROR_NS)
+            reported = round(clock_ns + self.ntp_ns + self.random.uniform(-NTP_ERROR_NS, NTP_ERROR_NS))
+            yield _source("ntp", "utc", reported, abs(reported) + NTP_ERROR_NS)
 
 
 def _bound(bound_ns: int) -> BoundMessage:
@@ -160,8 +160,8 @@ def _source(name: str, kind: str, offset: int, utc_ns: int, **more: object) -> S
     )
 
 
-def _ptp(name: str, unit: str, domain: int, offset: int, delay: int, bound_ns: int) -> SourceState:
-    more = {"path_delay_ns": delay, "grandmaster_identity": unit, "domain": domain, "gm": _bound(bound_ns)}
+def _ptp(name: str, identity: str, domain: int, offset: int, delay: int, bound_ns: int) -> SourceState:
+    more = {"path_delay_ns": delay, "grandmaster_identity": identity, "domain": domain, "gm": _bound(bound_ns)}
     return _source(name, "ptp", offset, bound_ns + 250, **more)
 
 
@@ -172,6 +172,6 @@ _PLAIN = NodeState.model_validate(
 
 
 def _state(node: Node, real_ns: int, offset: int, delay: int, bound_ns: int, sources: list[SourceState]) -> NodeState:
-    told = {"node": node.name, "topology": node.rack, "published_realtime_ns": real_ns, "parent": _bound(bound_ns)}
+    reported = {"node": node.name, "topology": node.rack, "published_realtime_ns": real_ns, "parent": _bound(bound_ns)}
     followed = {"parent_identity": node.parent, "grandmaster_identity": node.grandmaster, "sources": sources}
-    return _PLAIN.model_copy(update=told | followed)
+    return _PLAIN.model_copy(update=reported | followed)

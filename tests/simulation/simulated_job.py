@@ -18,7 +18,7 @@ BOOTED_NS = BEGAN_NS - 10**15
 
 @dataclass(frozen=True)
 class SimulatedClock:
-    """Its error against the true time, now and per second; `bound_ns` is what is told of it (None: nothing), which holds where it is not smaller."""
+    """Its error against the true time, now and per second; `bound_ns` is its published bound (None: none), which holds where it is not smaller."""
 
     offset_ns: int = 0
     drift_ppb: int = 0
@@ -102,7 +102,7 @@ class SimulatedJob:
         return tuple(clock.read(at_ns + chance.uniform(-400, 400)) for at_ns in part)
 
     def syncs(self, steps: int, chance: random.Random, last: dict[tuple[int, int], int] | None = None) -> list[Sync]:
-        """As a hub joins them; `last` is told who was the last, by (step, bucket)."""
+        """As a hub joins them; `last` receives the last rank by (step, bucket)."""
         found = []
         for number, step in enumerate(self.run(steps, chance)):
             for bucket, parts in enumerate(step):

@@ -90,16 +90,16 @@ def report(lines: list[Line]) -> Iterator[str]:
 
 
 def show(name: str, seed: int) -> None:
-    """One seed row by row: what was told, the truth, the bounds; `!` marks a miss, `?` what could not be known."""
+    """One seed row by row: the row that was read, the truth, the bounds; `!` marks a miss, `?` what could not be known."""
     print(
         "t_s,offset_ns,path_delay_ns,freq_ppb,port_state,gm_error_ns,gm_hard_ns,gm_stat_ns,utc_error_ns,utc_hard_ns,mark"
     )
     for instant, row in replayed(BY_NAME[name], seed, SECONDS):
-        told = instant.row
+        row_in = instant.row
         missed = row.gm_hard_ns is not None and abs(instant.gm_error_ns) > row.gm_hard_ns
         cells = [
-            f"{told.t_ns / 1e9:.3f}", told.offset_ns, told.path_delay_ns, told.freq_ppb,
-            told.port_state.name if told.port_state else None, round(instant.gm_error_ns), row.gm_hard_ns, row.gm_stat_ns,
+            f"{row_in.t_ns / 1e9:.3f}", row_in.offset_ns, row_in.path_delay_ns, row_in.freq_ppb,
+            row_in.port_state.name if row_in.port_state else None, round(instant.gm_error_ns), row.gm_hard_ns, row.gm_stat_ns,
             round(instant.utc_error_ns), row.utc_hard_ns, ("!" if missed else "") + ("?" if instant.blind else ""),
         ]  # fmt: skip
         print(*("" if cell is None else cell for cell in cells), sep=",")

@@ -16,7 +16,7 @@ MINUTE_S = 60
 WARM_S = 5 * MINUTE_S
 
 every_noise = pytest.mark.parametrize("noise", NOISES)
-UNITS = [
+GRANDMASTERS = [
     polled_grandmaster(name, identities=[identity])
     for name, identity in (("gm-a", GM_A), ("gm-b", GM_B), ("gm-c", GM_C))
 ]
@@ -26,7 +26,7 @@ def fleet(
     noise: str = "hardware", seed: int = 0, racks: int = 4, per_rack: int = 10, is_boundary: bool = True
 ) -> Fleet:
     made = Fleet(seed, NOISES[noise], racks, per_rack, is_boundary)
-    made.units = UNITS
+    made.grandmasters = GRANDMASTERS
     return made
 
 
@@ -37,7 +37,7 @@ def change_over(fleet: Fleet, grandmaster: str) -> set[tuple[str, str]]:
         for node in fleet.nodes[part::5]:
             node.follow(grandmaster, None if node.parent.startswith("5c") else grandmaster)
             node.kick(fleet.now_s, fleet.random.gauss(0, 200))
-        found |= fleet.told(2).keys()
+        found |= fleet.first_reported(2).keys()
     return found
 
 
@@ -59,7 +59,7 @@ def everyday(fleet: Fleet, minute: int) -> set[tuple[str, str]]:
     if minute % 4 == 0:
         a_node_restarts(fleet)
     if 30 <= minute < 60:
-        fleet.unit_ns[GM_A] += 600
+        fleet.grandmaster_ns[GM_A] += 600
     if minute == 100:
         fleet.jump(GM_A, 80_000)
     return change_over(fleet, GM_B if minute == 60 else GM_A) if minute in (60, 90) else set[tuple[str, str]]()
@@ -74,7 +74,7 @@ def test_quiet_hours_have_no_finding(noise: str, seed: int) -> None:
     found: set[tuple[str, str]] = set()
     for minute in range(120):
         found |= everyday(quiet, minute)
-        found |= quiet.told(MINUTE_S).keys()
+        found |= quiet.first_reported(MINUTE_S).keys()
 
     assert found == set()
 
@@ -115,7 +115,7 @@ def a_node_is_in_another_domain_under_another_clock(fleet: Fleet) -> None:
 
 
 def a_stranger_takes_a_node(fleet: Fleet) -> None:
-    fleet.unit_ns[ROGUE] = 900_000
+    fleet.grandmaster_ns[ROGUE] = 900_000
     fleet.nodes[7].follow(ROGUE, ROGUE)
     fleet.nodes[7].kick(fleet.now_s, -900_000)
 
@@ -146,12 +146,12 @@ def name_of(fault: Callable[[Fleet], None]) -> str:
 @every_noise
 @pytest.mark.parametrize("fault", FAULTS, ids=name_of)
 def test_a_fault_is_found_soon_and_named(fault: Callable[[Fleet], None], noise: str, seed: int) -> None:
-    """Within half a minute, in each kind of noise; and for three minutes nothing else is said."""
+    """Within half a minute, in each kind of noise; and for three minutes nothing else is reported."""
     broken = fleet(noise, seed, is_boundary=seed % 2 == 0)
     broken.has_ntp = True
-    before = broken.told(WARM_S)
+    before = broken.first_reported(WARM_S)
     fault(broken)
-    found = broken.told(3 * MINUTE_S)
+    found = broken.first_reported(3 * MINUTE_S)
 
     assert before == {}
     assert found.keys() == {FAULTS[fault]}
@@ -160,46 +160,46 @@ def test_a_fault_is_found_soon_and_named(fault: Callable[[Fleet], None], noise: 
 
 @every_noise
 def test_a_jump_of_the_grandmaster_accuses_no_follower(noise: str) -> None:
-    """All offsets jump with it, and settle at each servo's own pace: that is one cause, and the unit's."""
+    """All offsets jump with it, and settle at each servo's own pace: that is one cause, and the grandmaster's."""
     jumped = fleet(noise, is_boundary=False)
-    jumped.told(WARM_S)
+    jumped.first_reported(WARM_S)
     jumped.jump(GM_A, 5_000_000)
 
-    assert jumped.told(5 * MINUTE_S) == {}
+    assert jumped.first_reported(5 * MINUTE_S) == {}
 
 
 def contested(*seconds: str) -> Fleet:
-    """Half of its nodes hear other grandmasters beside their own, which jumps."""
+    """Half of its nodes receive other grandmasters beside their own, which jumps."""
     voting = fleet()
     for node in voting.nodes[:20]:
         node.seconds = seconds
-    voting.told(WARM_S)
+    voting.first_reported(WARM_S)
     voting.jump(GM_A, 60_000)
     return voting
 
 
-def test_one_other_grandmaster_outvotes_nobody() -> None:
-    """Of two that differ either may be wrong, and grandmasters-disagree says that."""
-    found = contested(GM_B).told(MINUTE_S)
+def test_one_other_grandmaster_outvotes_none() -> None:
+    """Of two that differ either may be wrong, and grandmasters-disagree reports that."""
+    found = contested(GM_B).first_reported(MINUTE_S)
 
     assert found == {}
 
 
 def test_two_grandmasters_outvote_one() -> None:
-    """They agree with each other, and each says the same of the third."""
-    found = contested(GM_B, GM_C).told(MINUTE_S)
+    """They agree with each other, and each contradicts the third by the same amount."""
+    found = contested(GM_B, GM_C).first_reported(MINUTE_S)
 
     assert found.keys() == {("grandmaster-outvoted", "gm-a")}
 
 
-def test_within_the_error_bars_nothing_is_said() -> None:
+def test_within_the_error_bars_nothing_is_reported() -> None:
     """NTP that is right within half a millisecond proves nothing of a fifth of one."""
     voting = fleet()
     voting.has_ntp = True
-    voting.told(WARM_S)
+    voting.first_reported(WARM_S)
     voting.jump(GM_A, NTP_ERROR_NS // 5 * 2)
 
-    assert voting.told(5 * MINUTE_S) == {}
+    assert voting.first_reported(5 * MINUTE_S) == {}
 
 
 def test_ntp_that_contradicts_every_grandmaster_outvotes_none() -> None:
@@ -208,47 +208,50 @@ def test_ntp_that_contradicts_every_grandmaster_outvotes_none() -> None:
     voting.has_ntp = True
     for node in voting.nodes[20:]:
         node.follow(GM_B)
-    voting.told(WARM_S)
+    voting.first_reported(WARM_S)
     voting.ntp_ns = 8 * NTP_ERROR_NS
 
-    assert voting.told(5 * MINUTE_S) == {}
+    assert voting.first_reported(5 * MINUTE_S) == {}
 
 
 def test_two_wrong_ways_are_two_wrong_grandmasters() -> None:
-    """One ahead of UTC and one behind it cannot both be right, whatever NTP says."""
+    """One ahead of UTC and one behind it cannot both be right, whatever NTP reports."""
     voting = fleet()
     voting.has_ntp = True
     for node in voting.nodes[20:]:
         node.follow(GM_B)
-    voting.told(WARM_S)
+    voting.first_reported(WARM_S)
     voting.jump(GM_A, 8 * NTP_ERROR_NS)
     voting.jump(GM_B, -8 * NTP_ERROR_NS)
 
-    assert voting.told(MINUTE_S).keys() == {("grandmaster-outvoted", "gm-a"), ("grandmaster-outvoted", "gm-b")}
+    assert voting.first_reported(MINUTE_S).keys() == {
+        ("grandmaster-outvoted", "gm-a"),
+        ("grandmaster-outvoted", "gm-b"),
+    }
 
 
-def test_where_few_nodes_stand_together_nothing_is_said() -> None:
-    """Of four nodes none can be told from the others."""
+def test_of_a_few_nodes_none_is_reported() -> None:
+    """Of four nodes none is distinct from the others."""
     small = fleet(racks=1, per_rack=4)
-    small.told(WARM_S)
+    small.first_reported(WARM_S)
     one_clock_jumps(small)
     small.nodes[2].domain = 44
     small.nodes[1].path_ns = small.nodes[0].path_ns = 20_000
 
-    assert small.told(5 * MINUTE_S) == {}
+    assert small.first_reported(5 * MINUTE_S) == {}
 
 
 def test_a_finding_ends_when_its_fault_is_mended() -> None:
     """Within half a minute."""
     mended = fleet()
-    mended.told(WARM_S)
+    mended.first_reported(WARM_S)
     one_clock_jumps(mended)
     a_rack_is_rerouted(mended)
-    told = mended.told(MINUTE_S)
+    first = mended.first_reported(MINUTE_S)
     mended.nodes[3].jump_ns = 0
     for node in mended.nodes:
         node.path_ns = 0
-    mended.told(SOON_S)
+    mended.first_reported(SOON_S)
 
-    assert len(told) == 2
-    assert mended.told(MINUTE_S) == {}
+    assert len(first) == 2
+    assert mended.first_reported(MINUTE_S) == {}

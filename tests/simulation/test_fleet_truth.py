@@ -48,9 +48,9 @@ class Tally:
             self.misses.append(moment)
 
 
-def told(moment: FleetSnapshot) -> str:
+def description(moment: FleetSnapshot) -> str:
     names = ", ".join(node.name for node in moment.nodes)
-    return f"at {moment.now_s} s {names}: {moment.apart_ns:.0f} ns apart, told {moment.found.alignment_ns}: {moment.found.reason}"
+    return f"at {moment.now_s} s {names}: {moment.apart_ns:.0f} ns apart, published {moment.found.alignment_ns}: {moment.found.reason}"
 
 
 @cache
@@ -69,7 +69,7 @@ def judged(world: World, seconds: float) -> Tally:
 @pytest.mark.parametrize("name", TROUBLES)
 def test_no_two_clocks_are_further_apart_than_the_alignment(name: str, seed: int) -> None:
     """Whatever happens to grandmasters, nodes, messages and hub: of no set of nodes, at no instant, as far as the hub could know."""
-    assert [told(miss) for miss in tally_of(name, seed).misses] == []
+    assert [description(miss) for miss in tally_of(name, seed).misses] == []
 
 
 @given(
@@ -90,10 +90,10 @@ def test_no_fleet_is_further_apart_than_its_alignment(seed: int, trouble: Troubl
     """The same of fleets of any size in any trouble."""
     tally = judged(World(seed, trouble, nodes), 60.0)
 
-    assert [told(miss) for miss in tally.misses] == []
+    assert [description(miss) for miss in tally.misses] == []
 
 
-def test_the_alignment_is_told_by_every_reference_and_no_wider_than_it_must() -> None:
+def test_the_alignment_is_found_by_every_reference_and_no_wider_than_it_must() -> None:
     """To know nothing is no way to be right: in a calm fleet most questions have an answer, and the truth comes close to it."""
     tallies = [tally_of("calm", seed) for seed in SEEDS]
     known = [
@@ -106,7 +106,7 @@ def test_the_alignment_is_told_by_every_reference_and_no_wider_than_it_must() ->
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_foretold_holds_as_long_as_it_says(seed: int) -> None:
+def test_a_forecast_alignment_holds_for_its_time(seed: int) -> None:
     """Grown by its growth an answer stays true until it ends, where nothing moves a clock at once."""
     world = World(f"foretold/{seed}", Trouble(every_s=10.0))
     waiting: list[tuple[float, FleetSnapshot]] = []
@@ -118,13 +118,13 @@ def test_what_is_foretold_holds_as_long_as_it_says(seed: int) -> None:
         due = [each for at_s, each in waiting if at_s <= moment.now_s]
         waiting = [(at_s, each) for at_s, each in waiting if at_s > moment.now_s]
         for each in due:
-            foretold_ns = each.found.at(round((moment.now_s - each.now_s) * NS_PER_S))
-            if foretold_ns is None or disturbed_s(each.nodes) > each.now_s:
+            forecast_ns = each.found.at(round((moment.now_s - each.now_s) * NS_PER_S))
+            if forecast_ns is None or disturbed_s(each.nodes) > each.now_s:
                 continue
             errors_ns = [node.error_ns for node in each.nodes]
             looked += 1
-            if max(errors_ns) - min(errors_ns) > foretold_ns:
-                missed.append(told(each))
+            if max(errors_ns) - min(errors_ns) > forecast_ns:
+                missed.append(description(each))
 
     assert missed == []
     assert looked > 50

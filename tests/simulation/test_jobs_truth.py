@@ -21,8 +21,8 @@ HIDDEN, EXPOSED = 8 * MS, MS
 SEEDS = range(12)
 
 
-def told(job: SimulatedJob, seed: int, steps: int = 60) -> JobState:
-    """What a hub says of the job."""
+def state_of(job: SimulatedJob, seed: int, steps: int = 60) -> JobState:
+    """The hub's state of the job."""
     hub = Hub(HubSettings(), "hub")
     for batch in job.batches(steps, random.Random(seed)):
         hub.accept_marks(batch, NS_PER_S)
@@ -30,10 +30,10 @@ def told(job: SimulatedJob, seed: int, steps: int = 60) -> JobState:
 
 
 def test_the_hidden_straggler_is_named_with_its_bucket() -> None:
-    """Five milliseconds in one rank's backward, which no duration shows: rank and place are told, and that it cost hardly anything."""
+    """Five milliseconds in one rank's backward, in no duration: the state names rank and place, and that it cost hardly anything."""
     chance = random.Random(7)
-    late = told(SimulatedJob(clocks(2, 50 * US, chance), late=[Late(1, 2, 5 * MS)]), 1)
-    level = told(SimulatedJob(clocks(2, 50 * US, chance)), 1)
+    late = state_of(SimulatedJob(clocks(2, 50 * US, chance), late=[Late(1, 2, 5 * MS)]), 1)
+    level = state_of(SimulatedJob(clocks(2, 50 * US, chance)), 1)
     (found,) = late.stragglers
 
     assert (found.rank, found.node, found.where, found.verdict) == (1, "n1", "bucket 2", "straggler")
@@ -46,7 +46,9 @@ def test_the_hidden_straggler_is_named_with_its_bucket() -> None:
 def test_lateness_and_cost_are_two_numbers() -> None:
     """The same delay costs most of itself where nothing hides it."""
     found = {
-        transfer_ns: told(SimulatedJob([SimulatedClock()] * 2, transfer_ns=transfer_ns, late=[Late(1, 2, 5 * MS)]), 3)
+        transfer_ns: state_of(
+            SimulatedJob([SimulatedClock()] * 2, transfer_ns=transfer_ns, late=[Late(1, 2, 5 * MS)]), 3
+        )
         for transfer_ns in (HIDDEN, EXPOSED)
     }
     lateness = [state.stragglers[0].lateness_p50_ns for state in found.values()]
@@ -81,7 +83,7 @@ def test_a_job_of_equal_ranks_has_no_straggler() -> None:
     assert named <= 2
 
 
-def test_a_fixed_order_of_some_microseconds_names_nobody() -> None:
+def test_a_fixed_order_of_some_microseconds_names_no_rank() -> None:
     """Ranks always have some order; on one clock it would be sure, and is of no interest."""
     job = SimulatedJob(
         [SimulatedClock()], ranks_of_a_node=4, jitter_ns=500, order_ns={1: 5 * US, 2: 10 * US, 3: 30 * US}
@@ -91,7 +93,7 @@ def test_a_fixed_order_of_some_microseconds_names_nobody() -> None:
     assert (seen.method, seen.stragglers) == (Method.ONE_CLOCK, ())
 
 
-def test_clocks_that_are_off_within_their_bounds_accuse_nobody() -> None:
+def test_clocks_that_are_off_within_their_bounds_accuse_no_rank() -> None:
     """One node's clock is ahead by nearly its bound, so its rank seems late in every step: inconclusive, and by which rank."""
     for seed in SEEDS:
         ahead = [SimulatedClock(0, 0, 600 * US), SimulatedClock(590 * US, 0, 600 * US)]
@@ -122,11 +124,11 @@ def test_a_rank_that_is_late_in_half_of_the_steps_is_named() -> None:
 
 
 def test_without_trusted_clocks_the_ends_align_them() -> None:
-    """Clocks that are off by up to a second, and drift: the job's own collectives tell, and say that it was they, and how well."""
+    """Clocks that are off by up to a second, and drift: the job's own collectives show it, and the state names the method and its error."""
     for seed in SEEDS:
         chance = random.Random(seed)
         job = SimulatedJob(untrusted(3, chance), transfer_ns=EXPOSED, late=[Late(1, 2, 5 * MS)])
-        state = told(job, seed)
+        state = state_of(job, seed)
         found = [(s.rank, s.where, s.verdict) for s in state.stragglers]
 
         assert (state.method, found) == ("collective_ends", [(1, "bucket 2", "straggler")])
@@ -155,7 +157,7 @@ def test_the_ends_are_right_within_their_uncertainty() -> None:
     assert outside <= total // 100
 
 
-def test_ends_that_tell_too_little_name_nobody() -> None:
+def test_ends_that_show_too_little_name_no_rank() -> None:
     """A millisecond is less than the asymmetry of an eight-millisecond transfer may be: inconclusive, never wrong."""
     for seed in SEEDS:
         chance = random.Random(seed)
@@ -166,7 +168,7 @@ def test_ends_that_tell_too_little_name_nobody() -> None:
 
 
 def test_a_clock_beyond_its_bound_is_caught_by_the_job() -> None:
-    """One of three is ahead by more than its bound and the collective's length: nobody leaves before the last arrives, so it is that clock."""
+    """One of three is ahead by more than its bound and the collective's length: no rank leaves before the last arrives, so that clock is wrong."""
     wrong = [SimulatedClock(0, 0, 20 * US), SimulatedClock(0, 0, 20 * US), SimulatedClock(9 * MS, 0, 20 * US)]
     nodes = {0: "a", 1: "b", 2: "c"}
     for seed in SEEDS:

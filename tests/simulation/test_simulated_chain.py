@@ -19,7 +19,7 @@ STILL = OscillatorSpec(offset_ppb=20_000, wander_ppb=0)
 
 
 def readings(scenario: Scenario, seconds: float, seed: int = 1) -> list[Instant]:
-    return [instant for instant in Chain(scenario, seed, seconds).instants() if instant.told]
+    return [instant for instant in Chain(scenario, seed, seconds).instants() if instant.is_reading]
 
 
 def test_the_filter_is_a_median_of_the_last_ten() -> None:

@@ -38,7 +38,7 @@ def judgements(scenario: Scenario) -> list[Judgement]:
 
 def rows_of(name: str, seconds: float, seed: int = 0) -> list[tuple[Instant, ReplayedRow]]:
     """The readings of one seed that could be known."""
-    return [pair for pair in replayed(BY_NAME[name], seed, seconds) if pair[0].told and not pair[0].blind]
+    return [pair for pair in replayed(BY_NAME[name], seed, seconds) if pair[0].is_reading and not pair[0].blind]
 
 
 def misses(rows: list[tuple[Instant, ReplayedRow]]) -> int:
@@ -96,23 +96,23 @@ def test_the_statistical_bound_keeps_its_rate_over_paths_of_any_asymmetry() -> N
 
 @every_scenario
 def test_the_statistical_bound_is_given_and_is_no_wider_than_the_hard_one(scenario: Scenario) -> None:
-    """It is there wherever the hard one is, else it says nothing."""
-    rows = [row for instant, row in replayed(scenario, 0, SECONDS) if instant.told]
+    """It is there wherever the hard one is; elsewhere it is absent."""
+    rows = [row for instant, row in replayed(scenario, 0, SECONDS) if instant.is_reading]
     both = [(row.gm_stat_ns, row.gm_hard_ns) for row in rows if row.gm_hard_ns is not None]
 
     assert [pair for pair in both if pair[0] is None or pair[0] > (pair[1] or 0)] == []
 
 
 def test_a_step_of_the_grandmaster_shows_with_its_next_sync() -> None:
-    """From the reading that shows it the bound against the grandmaster holds again. That UTC is wrong by the step no management data can tell."""
+    """From the reading that shows it the bound against the grandmaster holds again. No management data shows the step in UTC."""
     rows = rows_of("grandmaster steps", 1_200)
 
     assert misses(rows) == 0
     assert utc_misses(rows) > 500
 
 
-def test_37_s_of_a_wrong_timescale_are_told_by_the_offset_alone() -> None:
-    """The node follows: its error against the grandmaster is told, that against UTC cannot be. Announce's UTC offset would tell some."""
+def test_37_s_of_a_wrong_timescale_show_in_the_offset_alone() -> None:
+    """The error against the grandmaster is covered, the one against UTC cannot be; Announce's UTC offset would show part of it."""
     rows = rows_of("37 s mistake", 1_200)
     largest_ns = max(row.gm_hard_ns or 0 for _, row in rows)
 
@@ -123,7 +123,7 @@ def test_37_s_of_a_wrong_timescale_are_told_by_the_offset_alone() -> None:
 
 @pytest.mark.parametrize("name", ["grandmaster lies of its class", "grandmaster drifts fast"])
 def test_a_grandmaster_that_lies_takes_utc_along(name: str) -> None:
-    """The bound against the grandmaster holds. Its own word is all that a node has of UTC: comparing two grandmasters would tell."""
+    """The bound against the grandmaster holds. UTC comes from the grandmaster alone: a second grandmaster would reveal the error."""
     rows = rows_of(name, 1_200)
 
     assert misses(rows) == 0
@@ -149,22 +149,22 @@ def test_a_negative_path_delay_gives_no_bound() -> None:
     assert {row.gm_hard_ns for _, row in rows} == {None}
 
 
-def test_a_one_way_delay_below_0_cannot_be_told() -> None:
-    """A transparent clock that takes out too much of one way looks like a short path: only a second source would tell."""
+def test_a_one_way_delay_below_0_cannot_be_detected() -> None:
+    """A transparent clock that takes out too much of one way looks like a short path: only a second source would reveal it."""
     rows = rows_of("corrected too much", 600)
 
     assert misses(rows) > 300
 
 
-def test_an_oscillator_that_breaks_in_holdover_cannot_be_told() -> None:
-    """300 ppm off when nobody is heard: the drift that is assumed of an oscillator is what the bound rests on."""
+def test_an_oscillator_that_breaks_in_holdover_cannot_be_detected() -> None:
+    """300 ppm off without a grandmaster: the bound rests on the assumed drift of the oscillator."""
     rows = rows_of("oscillator breaks in holdover", 600)
 
     assert misses(rows) > 100
 
 
-def test_a_delay_filter_longer_than_configured_cannot_be_told() -> None:
-    """It remembers a former path for longer than the model does, and management does not tell its length."""
+def test_a_delay_filter_longer_than_configured_cannot_be_detected() -> None:
+    """It remembers a former path for longer than the model does, and management does not report its length."""
     rows = rows_of("longer delay filter", 1_200, seed=1)
 
     assert misses(rows) > 0

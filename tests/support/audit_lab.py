@@ -1,4 +1,4 @@
-"""Recordings of jobs built by hand: ranks that compute, gradient buckets that overlap with it, and one clock unless said."""
+"""Recordings of jobs built by hand: ranks that compute, gradient buckets that overlap with it, and one clock unless stated."""
 
 from __future__ import annotations
 

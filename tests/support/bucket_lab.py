@@ -1,4 +1,4 @@
-"""Recordings of DDP jobs whose gradient buckets are filled and reduced as arithmetic says."""
+"""Recordings of DDP jobs whose gradient buckets are filled and reduced as arithmetic defines."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Page:
         """The first value that is enough; that there is none meanwhile, as while a document loads, is no harm.
 
         Raises:
-            TimeoutError: None is after a minute; it tells the last one.
+            TimeoutError: No value is enough after a minute; the message has the last one.
         """
         last: object = None
         try:

@@ -1,6 +1,6 @@
 """
-Grandmasters for the acceptance tests: simulated units, as a process of their own or in a thread of the test's, how a daemon is told of
-them, and what others hear of it: a client of the broker, a viewer of the page, the status command, a browser.
+Grandmasters for the acceptance tests: simulated ones, as a process of their own or in a thread of the test's, and how a daemon is
+configured for them. Their observers: a client of the broker, a viewer of the page, the status command, a browser.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PREFIX = "timesyncd/v1/"
 QUICK = {"state_interval_s": 1, "table_interval_s": 1, "timeout_s": 3}
 
 Facts = Mapping[str, Any]
-"""What a simulated unit says that one needs to know to read it."""
+"""What a simulated grandmaster prints of itself, as far as a poller needs it."""
 T = TypeVar("T")
 
 
@@ -64,7 +64,7 @@ def timesyncd(*arguments: str | Path) -> list[str]:
 
 @contextmanager
 def simulated(marker: str, *options: str | Path) -> Iterator[Facts]:
-    """`timesyncd simulate` as a process: what its one line says."""
+    """`timesyncd simulate` as a process: the content of its one line."""
     process = subprocess.Popen(
         bed_host.dying_with_parent(timesyncd("simulate", "--json", *options)),
         stdout=subprocess.PIPE,
@@ -83,7 +83,7 @@ def simulated(marker: str, *options: str | Path) -> Iterator[Facts]:
 
 
 class Workshop:
-    """`with Workshop() as workshop:` units run in a thread of their own, so that a test may wait for what they do."""
+    """`with Workshop() as workshop:` grandmasters run in a thread of their own, so that a test may wait for what they do."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -104,11 +104,11 @@ class Workshop:
         """Enter it there; it is left at the end."""
         return asyncio.run_coroutine_threadsafe(self._stack.enter_async_context(context), self._loop).result(30)
 
-    def units(self, **plan: Any) -> list[SimulatedGrandmaster]:
+    def grandmasters(self, **plan: Any) -> list[SimulatedGrandmaster]:
         return self.open(running(SimulationPlan(**plan)))
 
     def do(self, action: Callable[[], T]) -> T:
-        """In the units' thread."""
+        """In the grandmasters' thread."""
 
         async def there() -> T:
             return action()
@@ -161,7 +161,7 @@ def _toml(value: object) -> str:
 
 
 class Listener:
-    """`with Listener(broker) as heard:` every message below the prefix, in order, as (topic, what it says, was it retained)."""
+    """`with Listener(broker) as listener:` every message below the prefix, in order, as (topic, content, was it retained)."""
 
     def __init__(self, broker: Mosquitto) -> None:
         self.messages: list[tuple[str, dict[str, Any], bool]] = []
@@ -180,30 +180,32 @@ class Listener:
 
     def _take(self, _client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
         if message.payload:
-            told = json.loads(message.payload)
-            self.messages.append((message.topic.removeprefix(PREFIX), told, message.retain))
+            content = json.loads(message.payload)
+            self.messages.append((message.topic.removeprefix(PREFIX), content, message.retain))
 
     def of(self, topic: str) -> list[dict[str, Any]]:
-        """What was said on a topic, oldest first."""
-        return [told for each, told, _ in list(self.messages) if each == topic]
+        """What was published on a topic, oldest first."""
+        return [content for each, content, _ in list(self.messages) if each == topic]
 
-    def alarms(self, unit: str) -> list[dict[str, Any]]:
-        """What was said that the unit had reported by itself."""
-        return [event["data"] for event in self._events(unit) if event["type"] == ALARM]
+    def alarms(self, subject: str) -> list[dict[str, Any]]:
+        """The published alarm events of a grandmaster."""
+        return [event["data"] for event in self._events(subject) if event["type"] == ALARM]
 
-    def findings(self, unit: str) -> list[tuple[str, dict[str, Any]]]:
-        """What was said of it in findings, and on which node."""
-        told = [event for event in self._events(unit) if event["type"].startswith("timesyncd.finding.")]
-        return [(event["source"].removeprefix(NODE_PATH), event["data"]) for event in told]
+    def findings(self, subject: str) -> list[tuple[str, dict[str, Any]]]:
+        """The published finding events of a grandmaster, each with its node."""
+        events = [event for event in self._events(subject) if event["type"].startswith("timesyncd.finding.")]
+        return [(event["source"].removeprefix(NODE_PATH), event["data"]) for event in events]
 
-    def _events(self, unit: str) -> list[dict[str, Any]]:
+    def _events(self, subject: str) -> list[dict[str, Any]]:
         return [
-            told for topic, told, _ in list(self.messages) if topic.endswith("/event") and told.get("subject") == unit
+            event
+            for topic, event, _ in list(self.messages)
+            if topic.endswith("/event") and event.get("subject") == subject
         ]
 
 
 class Viewer:
-    """`with Viewer(node) as viewer:` every event that a page is sent, in order, as (kind, what it says)."""
+    """`with Viewer(node) as viewer:` every event that a page is sent, in order, as (kind, content)."""
 
     def __init__(self, node: DaemonProcess) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -231,12 +233,12 @@ class Viewer:
                 self.events.append((kind, json.loads(value)))
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        return [told for each, told in list(self.events) if each == kind]
+        return [content for each, content in list(self.events) if each == kind]
 
 
-def stored_alarms(node: DaemonProcess, unit: str) -> list[dict[str, Any]]:
-    """What the node's store holds of what the unit reported by itself."""
-    return [event for event in history.events(StoreLocation(node.store), unit, 0, 2**62) if event["kind"] == "alarm"]
+def stored_alarms(node: DaemonProcess, name: str) -> list[dict[str, Any]]:
+    """What the node's store holds of the grandmaster's own reports."""
+    return [event for event in history.events(StoreLocation(node.store), name, 0, 2**62) if event["kind"] == "alarm"]
 
 
 def screen(node: DaemonProcess, *arguments: str) -> str:

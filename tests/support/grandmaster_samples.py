@@ -1,4 +1,4 @@
-"""A grandmaster that tells everything, to be varied."""
+"""A grandmaster that reports everything, to be varied."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def polled_grandmaster(name: str = "gm-a", /, **changes: Any) -> GrandmasterStat
 
 
 def source(identity: str = GM_A, **changes: Any) -> SourceState:
-    """Hears a healthy unit."""
+    """Receives a healthy grandmaster."""
     fields: dict[str, Any] = {
         "name": "ptp",
         "driver": "ptp4l",

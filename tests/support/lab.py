@@ -2,7 +2,7 @@
 The whole system for the acceptance tests, of real parts: a PTP bed, a broker, two nodes with a daemon each, and a job of two
 ranks that runs in the nodes' network namespaces and keeps a record.
 
-node-a hears its grandmaster directly: its true offset is 0. node-b hears it through a relay that makes the grandmaster look
+node-a receives its grandmaster directly: its true offset is 0. node-b receives it through a relay that makes the grandmaster look
 ahead by X_NS, so there the truth can refute an interval.
 """
 
@@ -65,7 +65,7 @@ def boottime_ns() -> int:
 class Seen:
     """
     One reading of a clock. Each pair of clock readings, one before and one after, encloses the moment of it; `as_of_ns` is
-    of the newest sample that the bound rests on, as its end tells (None: there was none, or it was just replaced).
+    of the newest sample that the bound rests on, as its end shows (None: there was none, or it was just replaced).
     """
 
     interval: Interval
@@ -103,7 +103,7 @@ class Seen:
         return None if earliest is None or latest is None else latest - earliest
 
     def holds_truth(self, x_ns: int) -> bool:
-        """The grandmaster's time, CLOCK_REALTIME + x, was within the interval at some moment of the call, or none was told."""
+        """The grandmaster's time, CLOCK_REALTIME + x, was within the interval at some moment of the call, or there was no interval."""
         earliest, latest = self.interval.earliest, self.interval.latest
         if earliest is None or latest is None:
             return True

@@ -23,14 +23,14 @@ MS = 1_000_000
 BEGIN_NS = 1_790_000_000 * NS_PER_S
 
 #: From a step's end until the hub knows of it, and from the hub's decision until the ranks do.
-HEARD_AFTER_NS, TOLD_AFTER_NS = 300 * MS, 700 * MS
+RECEIVED_AFTER_NS, PUBLISHED_AFTER_NS = 300 * MS, 700 * MS
 
 
 @dataclass
 class SimulatedJob:
     """
     `compute_ns` gives a step's length before it sends; `send_ns` is how long that takes alone. `behind_ns`: its first step begins
-    so much later. `on_link` False: its sending is slowed by nobody, and slows nobody.
+    so much later. `on_link` False: its sending is slowed by no job, and slows none.
     """
 
     name: str
@@ -130,22 +130,22 @@ class Lab:
         self._at(self._now_ns + PLAN_EVERY_NS, self._round)
         if not self._plans:
             return
-        heard_ns = self._now_ns - HEARD_AFTER_NS
+        received_ns = self._now_ns - RECEIVED_AFTER_NS
         members = [
-            Member(job.name, 0, [step for step in job.steps[-100:] if step.end_ns < heard_ns], len(job.steps))
+            Member(job.name, 0, [step for step in job.steps[-100:] if step.end_ns < received_ns], len(job.steps))
             for job in self._jobs
         ]
         self.plan = decide(self.plan, members, 10_000, round(self._now_ns))
         for job in self._jobs:
-            self._tell(job)
+            self._publish_plan(job)
 
-    def _tell(self, job: SimulatedJob) -> None:
+    def _publish_plan(self, job: SimulatedJob) -> None:
         slot = self.plan.slots.get(job.name)
         phase = slot.phase if slot else None
         if phase != job.plan.phase:
             from_step = slot.from_step if slot else len(job.steps)
             plan = Plan(version=job.plan.version + 1, from_step=from_step, phase=phase)
-            self._at(self._now_ns + TOLD_AFTER_NS, lambda: setattr(job, "plan", plan))
+            self._at(self._now_ns + PUBLISHED_AFTER_NS, lambda: setattr(job, "plan", plan))
 
 
 def gains(make: Callable[[], Sequence[SimulatedJob]], seconds: float = 120, seed: int = 1) -> list[float]:

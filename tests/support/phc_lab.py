@@ -1,4 +1,4 @@
-"""A machine with a simulated PTP hardware clock, which answers octet for octet as linux/ptp_clock.h says."""
+"""A machine with a simulated PTP hardware clock, which answers octet for octet as linux/ptp_clock.h defines."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _E2E = 1
 
 @dataclass
 class Ptp4l:
-    """What management tells; a test changes it between two seconds."""
+    """What management reports; a test changes it between two seconds."""
 
     offset_ns: int = 642
     path_delay_ns: int = 2_300
@@ -111,14 +111,14 @@ class Node:
             self.take(self.ensemble.accept(self.reading))
 
     def restarted(self) -> None:
-        """The driver saw another instance answer."""
+        """The driver received an answer of another instance."""
         self.take(self.ensemble.accept(self._history.restart(self.clocks.boot_ns)))
 
     def take(self, outcome: EnsembleUpdate) -> None:
         self.published = outcome.bound or self.published
 
     def seen(self, reference: Reference = Reference.GRANDMASTER) -> tuple[Interval, str]:
-        """What a program on this node is told now, and why."""
+        """What a program on this node reads now, and why."""
         assert self.published is not None
         interval, reason = interval_now(self.published, reference, lambda: (self.clocks.real_ns, self.clocks.boot_ns))
         return interval, reason.text
@@ -132,8 +132,8 @@ class Node:
 def replay(scenario: Scenario, seconds: float, seed: int = 0) -> list[tuple[Instant, ReplayedRow]]:
     """The readings of one seed from which something could be known, each with what the model made of it."""
     model = Replay()
-    told = [(each, model.accept(each.row)) for each in Chain(scenario, seed, seconds).instants() if each.told]
-    return [(instant, row) for instant, row in told if not instant.blind]
+    rows = [(each, model.accept(each.row)) for each in Chain(scenario, seed, seconds).instants() if each.is_reading]
+    return [(instant, row) for instant, row in rows if not instant.blind]
 
 
 def misses(rows: list[tuple[Instant, ReplayedRow]]) -> int:

@@ -104,8 +104,8 @@ class Server:
     def _command(self, program: str, *options: str) -> list[str]:
         """It ends with us, however we end."""
         unprivileged = ["--reuid", USER, "--regid", str(pwd.getpwnam(USER).pw_gid), "--clear-groups"]
-        who = unprivileged if os.geteuid() == 0 else []
-        return ["setpriv", *who, "--pdeathsig", "QUIT", str(self._binaries / program), *options]
+        identity = unprivileged if os.geteuid() == 0 else []
+        return ["setpriv", *identity, "--pdeathsig", "QUIT", str(self._binaries / program), *options]
 
 
 @cache

@@ -11,7 +11,7 @@ from timesyncd.ipc import clock_segment, seqlock
 
 EPOCH = clock_segment.Epoch(boot_id(), time_namespace())
 
-#: What makes a good bound one of a clock that nobody knows.
+#: Makes a good bound one of a clock whose offset is unknown.
 LOST: dict[str, object] = {"gm_hard": unbounded(Reason.PARENT_CHANGED), "gm_status": ClockStatus.DISRUPTED}
 
 

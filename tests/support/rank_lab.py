@@ -104,13 +104,13 @@ class RankLab:
     def start(
         self, rank: int, command: Sequence[str], environ: Mapping[str, str] | None = None, output: IO[str] | None = None
     ) -> subprocess.Popen[str]:
-        """One rank, told its place as torchrun would; it is killed when the lab closes."""
-        told = {
+        """One rank, with its place in the environment as by torchrun; it is killed when the lab closes."""
+        placement = {
             "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(self.ranks), "GROUP_WORLD_SIZE": str(self.ranks), "MASTER_ADDR": self.address(0),
             "MASTER_PORT": str(PORT), "GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": self._name,
         }  # fmt: skip
         inside = [find("ip"), "netns", "exec", self.namespaces[rank], *command]
-        environment = {**os.environ, **told, **(environ or {})}
+        environment = {**os.environ, **placement, **(environ or {})}
         process = subprocess.Popen(
             inside, env=environment, text=True, start_new_session=True, stdout=output, stderr=subprocess.STDOUT if output else None
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Recorded rows of units, as their agents served them, and the sample that they make."""
+"""Recorded rows of grandmasters, as their agents served them, and the sample that they make."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sample(served: Served, profiles: tuple[str, ...] = DEFAULT) -> GrandmasterSa
 
 
 def alarm(row: int, **columns: Raw) -> Served:
-    """One row of the TP5000E's alarm table; defaults are an alarm that stands."""
+    """One row of the TP5000E's alarm table; defaults are an active alarm."""
     values: dict[str, Raw] = {"id": 12, "index": 0, "since": b"2026-01-02,03:04:05", "severity": 4, "text": b"short"}
     numbers = {"id": 3, "index": 4, "since": 5, "severity": 6, "text": 7}
     return {f"{TP5000E}.2.1.1.{numbers[name]}": {(row,): raw} for name, raw in (values | columns).items()}

@@ -1,4 +1,4 @@
-"""The TimeProvider driver on a simulated unit."""
+"""The TimeProvider driver on a simulated grandmaster."""
 
 from __future__ import annotations
 

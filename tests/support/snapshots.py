@@ -48,10 +48,10 @@ def counted() -> Counters:
     return Counters(**{name: 17 + at for at, name in enumerate(Counters.__dataclass_fields__)})
 
 
-def full_unit() -> GrandmasterState:
-    """The recorded unit, and what it left out."""
-    unit = GrandmasterState.model_validate(RECORDED["grandmasters"][0])
-    return unit.model_copy(update={"phase_offset_ns": -12, "name": "gm-b"})
+def full_grandmaster() -> GrandmasterState:
+    """The recorded grandmaster, and what the recording leaves out."""
+    state = GrandmasterState.model_validate(RECORDED["grandmasters"][0])
+    return state.model_copy(update={"phase_offset_ns": -12, "name": "gm-b"})
 
 
 def full_node() -> NodeState:
@@ -76,7 +76,7 @@ FULL = MetricsSnapshot(
 EVERYTHING = MetricsSnapshot(
     node=full_node(),
     polls=FULL.polls,
-    grandmasters=[*FULL.grandmasters, full_unit()],
+    grandmasters=[*FULL.grandmasters, full_grandmaster()],
     jobs=[FULL.jobs[0].model_copy(update={"alignment_holds_for_ns": 600 * NS_PER_S})],
     findings=FULL.findings,
     mqtt_connected=True,

@@ -57,20 +57,22 @@ class RecordedSession:
     """Stands in for `timesyncd.snmp.Session`."""
 
     def __init__(self, grandmaster: RecordedGrandmaster) -> None:
-        self._unit = grandmaster
+        self._grandmaster = grandmaster
 
     def close(self) -> None:
-        self._unit.opened -= 1
+        self._grandmaster.opened -= 1
 
     async def get(self, scalars: Sequence[Oid]) -> Rows:
-        return await self._unit.answer(scalars)
+        return await self._grandmaster.answer(scalars)
 
     async def has_below(self, subtrees: Sequence[Oid]) -> dict[Oid, bool]:
-        await self._unit.answer(subtrees)
-        return {subtree: any(oid[: len(subtree)] == subtree for oid in self._unit.served) for subtree in subtrees}
+        await self._grandmaster.answer(subtrees)
+        return {
+            subtree: any(oid[: len(subtree)] == subtree for oid in self._grandmaster.served) for subtree in subtrees
+        }
 
     async def walk(self, columns: Sequence[Oid], row_cap: int) -> tuple[Rows, list[Oid]]:
-        rows = await self._unit.answer(columns)
+        rows = await self._grandmaster.answer(columns)
         cut = [oid for oid in columns if len(rows.get(oid, {})) > row_cap]
         return {oid: dict(sorted(values.items())[:row_cap]) for oid, values in rows.items()}, cut
 

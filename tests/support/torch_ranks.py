@@ -23,7 +23,7 @@ TIMEOUT_S = 300
 
 
 class Marks:
-    """What arrives where the daemon would listen: by job and rank, in the order of arrival; `lost` as last told."""
+    """What arrives where the daemon would listen: by job and rank, in the order of arrival; `lost` as last reported."""
 
     def __init__(self, folder: Path) -> None:
         self.of: defaultdict[tuple[str, int], list[Mark]] = defaultdict(list)
@@ -74,7 +74,7 @@ def free_port() -> int:
 
 
 def run_ranks(script: Path, arguments: Sequence[str], world_size: int = 2, **environ: str) -> list[Any]:
-    """The last line that each rank printed, as JSON. Raises AssertionError with what a rank said that failed."""
+    """The last line that each rank printed, as JSON. Raises AssertionError with the output of a rank that failed."""
     shared = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
@@ -87,11 +87,11 @@ def run_ranks(script: Path, arguments: Sequence[str], world_size: int = 2, **env
         for rank in range(world_size)
     ]
     try:
-        said = [rank.communicate(timeout=TIMEOUT_S) for rank in ranks]
+        outputs = [rank.communicate(timeout=TIMEOUT_S) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    for number, (rank, (out, err)) in enumerate(zip(ranks, said, strict=True)):
+    for number, (rank, (out, err)) in enumerate(zip(ranks, outputs, strict=True)):
         assert rank.returncode == 0, f"rank {number} ended with {rank.returncode}:\n{out[-2000:]}\n{err[-6000:]}"
-    return [json.loads(out.strip().splitlines()[-1]) for out, _ in said]
+    return [json.loads(out.strip().splitlines()[-1]) for out, _ in outputs]

@@ -77,7 +77,7 @@ def server_context(own: Certificate) -> ssl.SSLContext:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ReceivedRequest:
     """A request as it arrived."""
 
     method: str
@@ -90,7 +90,7 @@ class Heard:
 class ScriptedWebInterface:
     """An honest grandmaster; a test replaces what it answers on a path, or what ends its sessions."""
 
-    received: list[Heard] = field(default_factory=list)
+    received: list[ReceivedRequest] = field(default_factory=list)
     answers: dict[str, Handler] = field(default_factory=dict)
     password: str = PASSWORD
     with_token: bool = False
@@ -101,7 +101,7 @@ class ScriptedWebInterface:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         fields = tuple((name, str(value)) for name, value in (await request.post()).items())
-        self.received.append(Heard(request.method, request.path_qs, fields, dict(request.cookies)))
+        self.received.append(ReceivedRequest(request.method, request.path_qs, fields, dict(request.cookies)))
         if request.method != "POST":
             return web.Response(status=405)
         if request.path in self.answers:

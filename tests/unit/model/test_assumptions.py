@@ -24,7 +24,7 @@ def misses(read_interval_s: float) -> int:
     """
     scenario = Scenario("chase", path=SUDDENLY_LONGER, read_interval_s=read_interval_s)
     model = Replay()
-    replayed = [(i, model.accept(i.row)) for i in Chain(scenario, 1, 400.0).instants() if i.told]
+    replayed = [(i, model.accept(i.row)) for i in Chain(scenario, 1, 400.0).instants() if i.is_reading]
     return sum(abs(i.gm_error_ns) > (row.gm_hard_ns or 1e18) for i, row in replayed if not i.blind)
 
 
@@ -82,7 +82,9 @@ def test_a_frozen_delay_is_not_measured() -> None:
     longer = PathSpec(reroutes=(Reroute(302 * NS_PER_S, 302 * NS_PER_S, 210_000, 10_000),))
     model = Replay()
     replayed = [
-        (i, model.accept(i.row)) for i in NoDelays(Scenario("no delays", path=longer), 1, 400.0).instants() if i.told
+        (i, model.accept(i.row))
+        for i in NoDelays(Scenario("no delays", path=longer), 1, 400.0).instants()
+        if i.is_reading
     ]
     seen = [(abs(i.gm_error_ns), row.gm_hard_ns) for i, row in replayed if not i.blind and row.gm_hard_ns is not None]
 

@@ -45,7 +45,7 @@ from timesyncd.simulation.bed.ptp4l import DOMAIN
 from timesyncd.simulation.bed.simulated_ptp4l import GRANDMASTER_IDENTITY, SimulatedPtp4l
 
 TAI_NS = 37_000_000_000
-UNIT_OF = {"node-a": "oven", "hub": "rack"}
+GRANDMASTER_OF = {"node-a": "oven", "hub": "rack"}
 
 #: The antenna is away from and to a time, in real seconds; the speed makes the recovery, 330 simulated s, short.
 CUT_S, BACK_S, SPEED = 25, 80, 60
@@ -88,23 +88,23 @@ class Utc:
 
 @dataclass(frozen=True)
 class Phase:
-    """What the hub's HTTP side says at a moment, and what clients of both nodes read."""
+    """What the hub's HTTP side answers at a moment, and what clients of both nodes read."""
 
-    units: dict[str, dict[str, Any]]
+    grandmasters: dict[str, dict[str, Any]]
     nodes: dict[str, dict[str, Any]]
     findings: list[dict[str, Any]]
     utc: dict[str, Utc]
 
-    def on(self, unit: str) -> list[dict[str, Any]]:
-        """The findings that stand on a unit."""
-        return [finding for finding in self.findings if unit in finding["subject"]]
+    def on(self, grandmaster: str) -> list[dict[str, Any]]:
+        """The active findings of a grandmaster."""
+        return [finding for finding in self.findings if grandmaster in finding["subject"]]
 
 
 @dataclass
-class Course:
+class AntennaRun:
     """
-    The phases in order. `screens` and `page` are of the holdover, `watches` and `heard` of all the time; `kept` are the topics that
-    who came later found, `alarms` what the hub stored that rack reported by itself.
+    The phases in order. `screens` and `page` are of the holdover, `watches` and `listener` of all the time; `kept` are the topics
+    that a later subscriber received, `alarms` what the hub stored of rack's own reports.
     """
 
     locked: Phase
@@ -114,7 +114,7 @@ class Course:
     screens: dict[str, str]
     page: str
     watches: dict[str, Watch]
-    heard: Listener
+    listener: Listener
     viewer: Viewer
     kept: dict[str, dict[str, Any]]
     alarms: list[dict[str, Any]]
@@ -133,19 +133,21 @@ class World:
     def __post_init__(self) -> None:
         enter = self.stack.enter_context
         self.bed = enter(PtpBed(relayed=("node-a",), marker=self.marker))
-        # The relay makes the timestamps TAI, and from here on ptp4l says so.
+        # The relay makes the timestamps TAI, and from here on ptp4l announces that.
         self.bed.set_relay("node-a", x_ns=TAI_NS)
         workshop = self._workshop = enter(Workshop())
         self._ptp4l = workshop.open(SimulatedPtp4l(self.folder / "ptp4l", 0, is_traceable=True))
         identity = self.announce(6)
         self.broker = enter(Mosquitto(marker=self.marker))
-        self.heard = enter(Listener(self.broker))
+        self.listener = enter(Listener(self.broker))
         self._start("node-a", self.bed.nodes["node-a"].uds_address, "")
         (self.folder / "course.toml").write_text(SCENARIO)
         trap_port, line_port = free_udp_port(), free_udp_port()
-        oven = enter(self._unit("tp5000e"))
-        rack = enter(self._unit("tp4100", f"--trap-to=127.0.0.1:{trap_port}", f"--syslog-to=127.0.0.1:{line_port}"))
-        # Whoever reports by itself must have an address of its own: oven's is another one.
+        oven = enter(self._simulated("tp5000e"))
+        rack = enter(
+            self._simulated("tp4100", f"--trap-to=127.0.0.1:{trap_port}", f"--syslog-to=127.0.0.1:{line_port}")
+        )
+        # A grandmaster that reports by itself needs an address of its own: oven has another one.
         more = [
             grandmaster("oven", oven, self.folder, identities=[identity], oscillator="quartz"),
             grandmaster("rack", rack, self.folder, v3=True, https=True, oscillator="quartz",
@@ -158,10 +160,10 @@ class World:
         self._start("hub", str(self.folder / "ptp4l"), "".join(more))
 
     @contextmanager
-    def _unit(self, model: str, *options: str) -> Iterator[Facts]:
+    def _simulated(self, model: str, *options: str) -> Iterator[Facts]:
         host = "127.0.0.1" if options else "127.0.0.2"
-        course = ("--scenario", self.folder / "course.toml", "--speed", str(SPEED), "--host", host)
-        with simulated(self.marker, "--model", model, *course, *options) as facts:
+        scenario = ("--scenario", self.folder / "course.toml", "--speed", str(SPEED), "--host", host)
+        with simulated(self.marker, "--model", model, *scenario, *options) as facts:
             yield facts
 
     def _start(self, name: str, uds_address: str, more: str) -> None:
@@ -170,14 +172,14 @@ class World:
         self.clocks[name] = Clock(self.folder / name)
 
     def announce(self, clock_class: int) -> str:
-        """Have the real and the simulated ptp4l say what such a unit would; the real one's identity."""
+        """Have the real and the simulated ptp4l announce what such a grandmaster would; the real one's identity."""
         self._workshop.do(lambda: self._ptp4l.announce(clock_class))
-        told = {
+        settings = {
             "clockClass": clock_class, "clockAccuracy": "0x21", "offsetScaledLogVariance": "0x4e5d",
             "currentUtcOffset": 37, "leap61": 0, "leap59": 0, "currentUtcOffsetValid": 1, "ptpTimescale": 1,
             "timeTraceable": 1, "frequencyTraceable": 1, "timeSource": "0x20",
         }  # fmt: skip
-        command = "SET GRANDMASTER_SETTINGS_NP " + " ".join(f"{key} {value}" for key, value in told.items())
+        command = "SET GRANDMASTER_SETTINGS_NP " + " ".join(f"{key} {value}" for key, value in settings.items())
         pmc = [bed_host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", self.bed.grandmaster.uds_address]
         answer = subprocess.run(
             [*pmc, "-i", str(self.folder / "pmc"), command], check=True, capture_output=True, text=True
@@ -189,29 +191,32 @@ class World:
     def phase(self) -> Phase:
         hub = self.nodes["hub"]
         return Phase(
-            {unit["name"]: unit for unit in ask(hub, "grandmasters")},
+            {grandmaster["name"]: grandmaster for grandmaster in ask(hub, "grandmasters")},
             {node["node"]: node for node in ask(hub, "nodes")},
             [finding for finding in ask(hub, "findings") if finding["until_realtime_ns"] is None],
             {name: Utc.of(clock) for name, clock in self.clocks.items()},
         )
 
     def kept(self) -> dict[str, dict[str, Any]]:
-        """What the broker keeps for who comes later, by topic."""
+        """What the broker keeps for later subscribers, by topic."""
         with Listener(self.broker) as later:
             eventually(lambda: {topic for topic, _, _ in later.messages}, lambda seen: len(seen) >= 6)
-            return {topic: told for topic, told, is_retained in list(later.messages) if is_retained}
+            return {topic: content for topic, content, is_retained in list(later.messages) if is_retained}
 
 
-def play() -> Course:
+def play() -> AntennaRun:
     with place() as (folder, marker), ExitStack() as stack:
         world = World(stack, folder, marker)
         hub = world.nodes["hub"]
         viewer = stack.enter_context(Viewer(hub))
         watches = {name: stack.enter_context(Watch(clock)) for name, clock in world.clocks.items()}
         locked = eventually(world.phase, is_locked)
-        eventually(lambda: ask(hub, "grandmasters"), lambda units: all(u["clock_state"] == "holdover" for u in units))
+        eventually(
+            lambda: ask(hub, "grandmasters"),
+            lambda grandmasters: all(u["clock_state"] == "holdover" for u in grandmasters),
+        )
         world.announce(7)
-        cut = eventually(world.phase, is_told_whole)
+        cut = eventually(world.phase, is_fully_reported)
         screens = {name: screen(node) for name, node in world.nodes.items()}
         kept = world.kept()
         spent = eventually(world.phase, is_spent)
@@ -221,47 +226,53 @@ def play() -> Course:
                 text.count(each) == 2 for each in ("grandmaster-antenna · ", "the holdover budget is exhausted")
             ),
         )
-        eventually(lambda: ask(hub, "grandmasters"), lambda units: all(u["clock_state"] == "locked" for u in units), 60)
+        eventually(
+            lambda: ask(hub, "grandmasters"),
+            lambda grandmasters: all(u["clock_state"] == "locked" for u in grandmasters),
+            60,
+        )
         world.announce(6)
         back = eventually(world.phase, lambda phase: is_locked(phase) and not phase.on("oven") + phase.on("rack"))
         eventually(
             lambda: [watch.statuses()[-1] for watch in watches.values()],
             lambda last: set(last) == {ClockStatus.SYNCHRONIZED},
         )
-        heard = len(world.heard.alarms("rack"))
-        alarms = eventually(lambda: stored_alarms(hub, "rack"), lambda stored: len(stored) >= heard)
-        return Course(locked, cut, spent, back, screens, shown, watches, world.heard, viewer, kept, alarms)
+        listener = len(world.listener.alarms("rack"))
+        alarms = eventually(lambda: stored_alarms(hub, "rack"), lambda stored: len(stored) >= listener)
+        return AntennaRun(locked, cut, spent, back, screens, shown, watches, world.listener, viewer, kept, alarms)
 
 
 def is_locked(phase: Phase) -> bool:
-    """Both units, and both nodes know UTC by what they measured since the unit's last event."""
-    return set(phase.nodes) == set(UNIT_OF) and all(
-        node["grandmaster"] == unit["name"]
-        and unit["clock_state"] == "locked"
+    """Both grandmasters, and both nodes know UTC by what they measured since the grandmaster's last event."""
+    return set(phase.nodes) == set(GRANDMASTER_OF) and all(
+        node["grandmaster"] == grandmaster["name"]
+        and grandmaster["clock_state"] == "locked"
         and node["utc_status"] == phase.utc[node["node"]].interval.status.name == "SYNCHRONIZED"
-        and node["published_realtime_ns"] - node["age_ns"] >= (unit["invalid_before_realtime_ns"] or 0)
-        for node, unit in ((phase.nodes[node], phase.units[unit]) for node, unit in UNIT_OF.items())
+        and node["published_realtime_ns"] - node["age_ns"] >= (grandmaster["invalid_before_realtime_ns"] or 0)
+        for node, grandmaster in (
+            (phase.nodes[node], phase.grandmasters[grandmaster]) for node, grandmaster in GRANDMASTER_OF.items()
+        )
     )
 
 
-def is_told_whole(phase: Phase) -> bool:
+def is_fully_reported(phase: Phase) -> bool:
     """
-    The chain of each unit's finding leads to the node that follows it. A poll in whose midst the antenna was cut sees a unit that
+    The chain of each grandmaster's finding leads to the node that follows it. A poll in whose midst the antenna was cut sees a grandmaster that
     is locked to nothing; the next one does not.
     """
     return all(
         any(
             step["text"].startswith(f"{node}: UTC bound grows")
-            for finding in phase.on(unit)
+            for finding in phase.on(grandmaster)
             for step in finding["chain"]
         )
-        for node, unit in UNIT_OF.items()
+        for node, grandmaster in GRANDMASTER_OF.items()
     )
 
 
 def is_spent(phase: Phase) -> bool:
-    """For the nodes, who count the time themselves, and in the units' own states, which are as old as their last poll."""
+    """For the nodes, which count the time themselves, and in the grandmasters' own states, which are as old as their last poll."""
     lost = [
         phase.nodes[node]["utc"]["bound_ns"] is None and utc.interval.latest is None for node, utc in phase.utc.items()
     ]
-    return all(lost) and all(unit["holdover_left_ns"] == 0 for unit in phase.units.values())
+    return all(lost) and all(grandmaster["holdover_left_ns"] == 0 for grandmaster in phase.grandmasters.values())

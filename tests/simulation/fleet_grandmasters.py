@@ -1,4 +1,4 @@
-"""Grandmasters and boundary clocks of which the error is known, and what the poller of a grandmaster tells of it, which is true."""
+"""Grandmasters and boundary clocks of known error, and what a grandmaster's poller reports, which is true."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timesyncd.clocks import NS_PER_S
 POLL_EVERY_S = 5.0
 
 #: What a grandmaster and a boundary clock, each, moves by against UTC and against its grandmaster at most, but for sudden changes.
-UNIT_PPB = 60
+GRANDMASTER_PPB = 60
 BOUNDARY_PPB = 50
 
 #: A boundary clock's error against its grandmaster.
@@ -20,7 +20,7 @@ BOUNDARY_NS = 500.0
 
 
 @dataclass
-class Unit:
+class KnownGrandmaster:
     """
     A grandmaster. While locked it is within `accuracy_ns` of UTC; in holdover it leaves that by `drift_ppb`. `arbitrary_ns` other than 0:
     its timescale has nothing to do with UTC.
@@ -35,8 +35,8 @@ class Unit:
     """When its phase moved at once for the last time."""
     holdover_since_s: float | None = None
     _base_ns: float = 0.0
-    _told_change_s: float = -math.inf
-    void_before_s: float | None = None
+    _reported_change_s: float = -math.inf
+    invalid_before_s: float | None = None
 
     def __post_init__(self) -> None:
         self._sign = self.chance.choice((-1, 1))
@@ -55,18 +55,18 @@ class Unit:
             self.holdover_since_s = now_s
 
     def jump(self, now_s: float) -> None:
-        """It follows its reference anew, or restarted, or its phase was set."""
+        """It follows its reference again, or restarted, or its phase was set."""
         self._base_ns, self.holdover_since_s, self.changed_s = self._drawn_ns(), None, now_s
         self._sign = self.chance.choice((-1, 1))
 
     def poll(self, now_s: float) -> tuple[Bound, float | None]:
-        """Its own error from now on, and before when its followers' samples are void: a change is seen at the poll that follows."""
-        if self.changed_s != self._told_change_s:
-            self._told_change_s = self.changed_s
-            self.void_before_s = now_s
+        """Its own error from now on, and before when its followers' samples are invalid: a change is seen at the poll that follows."""
+        if self.changed_s != self._reported_change_s:
+            self._reported_change_s = self.changed_s
+            self.invalid_before_s = now_s
         since_s = self.holdover_since_s
         drifted_ns = self.drift_ppb * (now_s - since_s) if since_s is not None else 0.0
-        return Bound(math.ceil(self.accuracy_ns + drifted_ns) + 1, math.ceil(self.drift_ppb)), self.void_before_s
+        return Bound(math.ceil(self.accuracy_ns + drifted_ns) + 1, math.ceil(self.drift_ppb)), self.invalid_before_s
 
     def _drawn_ns(self) -> float:
         """As often as not as far off as it may be."""
@@ -74,21 +74,21 @@ class Unit:
         return self.chance.choice((-most_ns, most_ns, self.chance.uniform(-most_ns, most_ns)))
 
 
-VOID_REASON = Reason.GRANDMASTER_JUMPED
+INVALIDATION_REASON = Reason.GRANDMASTER_JUMPED
 
 
 @dataclass
 class Parent:
-    """What a node hears: the grandmaster itself, or a boundary clock that follows it, and at failover another one."""
+    """What a node receives: the grandmaster itself, or a boundary clock that follows it, and at failover another one."""
 
     identity: str
-    unit: Unit
+    grandmaster: KnownGrandmaster
     is_boundary: bool
     phase: float = 0.0
 
     def error_ns(self, now_s: float) -> float:
         own_ns = BOUNDARY_NS * math.sin(self.phase + now_s / 12) if self.is_boundary else 0.0
-        return self.unit.error_ns(now_s) + own_ns
+        return self.grandmaster.error_ns(now_s) + own_ns
 
     @property
     def boundary_ns(self) -> int:
