@@ -30,7 +30,7 @@ def name(index: int) -> str:
 
 
 def state(index: int, sequence: int, status: str = "SYNCHRONIZED", now_ns: int | None = None) -> NodeState:
-    """What a node with hardware stamps, so with two sources, says of itself."""
+    """The published state of a node with hardware stamps, so with two sources."""
     gm = GRANDMASTERS[index % 2]
     bounds = {what: _bound(error_ns) for what, error_ns in _BOUNDS.items()}
     return NodeState.model_validate(

@@ -1,7 +1,7 @@
 """
-What fbclock, ClockBound and chrony would say of the rows that ptp4l tells: half the width of their windows, written anew.
+What fbclock, ClockBound and chrony would give for ptp4l's rows: half the width of their windows, written again here.
 
-All three speak of UTC, so the accuracy that the grandmaster announces is in each. None hears of ptp4l's Sync directly here: a
+All three bound UTC, so the accuracy that the grandmaster announces is in each. None receives ptp4l's Sync directly here: a
 reading that shows another offset is taken for the Sync's own time, which makes them no wider than they are.
 """
 
@@ -30,7 +30,7 @@ _RING, _SIGMAS, _CONFIDENCE, _DRIFT_FACTOR = 100, 4.0, 0.9999, 1.5
 #: chrony: samples kept, the fewest to draw a line through, the fewest that the runs test judges, its level; and what reading a clock errs by.
 _MOST_SAMPLES, _FEWEST_SAMPLES, _FEWEST_RUNS, _RUNS_LEVEL, _PRECISION_NS = 64, 3, 8, 0.05, 10.0
 
-#: chrony weighs a sample by how much longer its delay is than the shortest, in units of the usual excess over this.
+#: chrony weighs a sample by how much longer its delay is than the shortest, in multiples of the usual excess over this.
 _EXCESS_TO_DEVIATION = 0.7
 
 #: Student's one-sided quantile 0.9995 by degrees of freedom 1, 2, ..., which chrony makes a skew of a deviation with; beyond, 3.5.
@@ -40,13 +40,13 @@ _STUDENT = (
 )  # fmt: skip
 
 #: ClockBound: how often it asks chronyd, when it takes it for free running (in intervals of updates), and when it knows nothing more.
-_POLL_S, _FREE_AFTER_INTERVALS, _VOID_AFTER_S = 1.0, 8, 1_000.0
+_POLL_S, _FREE_AFTER_INTERVALS, _EXPIRES_AFTER_S = 1.0, 8, 1_000.0
 
 _FOLLOWING = (None, PortState.SLAVE, PortState.UNCALIBRATED)
 
 
 class PeerBounds:
-    """Takes the rows that were told, and answers at any time from those up to it; time must not go back."""
+    """Takes the rows that were read, and answers at any time from those up to it; time must not go back."""
 
     def __init__(self) -> None:
         self._fbclock = Fbclock()
@@ -86,7 +86,7 @@ class Fbclock:
         self._drift_ppb = 0.0
 
     def take(self, row: TraceRow, now_s: float, fresh: bool) -> None:
-        """Once a second; a sample of which anything is 0 or unknown is dropped, and ptp4l's ingress time is 0 while it follows nobody."""
+        """Once a second; a sample of which anything is 0 or unknown is dropped, and ptp4l's ingress time is 0 while it follows no port."""
         if fresh:
             self._ingress_s = now_s
         if now_s - self._taken_s < 0.99:
@@ -123,7 +123,7 @@ class Line(NamedTuple):
     residuals: list[float]
 
 
-class _Heard(NamedTuple):
+class _ChronySample(NamedTuple):
     """A sample of chrony: what the offset would be had nothing steered since the first one, the one-way delay, and the dispersion."""
 
     time_s: float
@@ -136,12 +136,12 @@ class Chrony:
     """
     chronyd's tracking (sourcestats.c, reference.c): a weighted line through its last 64 samples, of which the oldest go until the signs of the
     residuals change often enough; skew = Student's quantile x deviation of the slope; root delay and dispersion of the sample with the
-    smallest root distance. chronyd moves old samples by what it steered since; so is done here with the frequency that ptp4l tells.
+    smallest root distance. chronyd moves old samples by what it steered since; so is done here with the frequency that ptp4l reports.
     Left out: its correction of asymmetry, and that residuals of samples dropped also count in the runs test.
     """
 
     def __init__(self) -> None:
-        self._samples: deque[_Heard] = deque(maxlen=_MOST_SAMPLES)
+        self._samples: deque[_ChronySample] = deque(maxlen=_MOST_SAMPLES)
         self._steered_ns = 0.0
         self._row_s: float | None = None
         self._applied_ppb = 0.0
@@ -158,7 +158,9 @@ class Chrony:
             return
         if accuracy_ns is not None:
             dispersion_ns = accuracy_ns + _PRECISION_NS
-            self._samples.append(_Heard(now_s, row.offset_ns - self._steered_ns, abs(row.path_delay_ns), dispersion_ns))
+            self._samples.append(
+                _ChronySample(now_s, row.offset_ns - self._steered_ns, abs(row.path_delay_ns), dispersion_ns)
+            )
             if len(self._samples) >= _FEWEST_SAMPLES:
                 self._track(now_s)
 
@@ -167,7 +169,7 @@ class Chrony:
         degrees = len(self._samples) - 2
         skew_ppb = line.slope_deviation * (_STUDENT[degrees - 1] if degrees <= len(_STUDENT) else 3.5)
 
-        def distance_ns(sample: _Heard) -> float:
+        def distance_ns(sample: _ChronySample) -> float:
             return sample.delay_ns + sample.dispersion_ns + skew_ppb * (now_s - sample.time_s)
 
         best = min(self._samples, key=distance_ns)
@@ -192,8 +194,8 @@ class Chrony:
         distances = [each.delay_ns + _PRECISION_NS for each in self._samples]
         shortest = min(distances)
         excess = (statistics.median(distances) - shortest) / _EXCESS_TO_DEVIATION
-        unit = max(_PRECISION_NS, min(excess, shortest))
-        return [(1 + max(0.0, each - shortest - _PRECISION_NS) / unit) ** -2 for each in distances]
+        scale = max(_PRECISION_NS, min(excess, shortest))
+        return [(1 + max(0.0, each - shortest - _PRECISION_NS) / scale) ** -2 for each in distances]
 
     def dispersion_ns(self, now_s: float, clock_error_ppb: float) -> float:
         """Only where there was an update."""
@@ -209,8 +211,8 @@ class Chrony:
 
 class ClockBound:
     """
-    github.com/aws/clock-bound: what chronyd says once a second (root delay / 2 + root dispersion + |correction|, with chronyd's maxclockerror
-    as advised: the same drift), frozen when chronyd hears nothing for 8 intervals; growing at the drift from there; 1000 s later unknown.
+    github.com/aws/clock-bound: what chronyd reports once a second (root delay / 2 + root dispersion + |correction|, with chronyd's maxclockerror
+    as advised: the same drift), frozen when chronyd receives nothing for 8 intervals; growing at the drift from there; 1000 s later unknown.
     """
 
     def __init__(self, drift_ppb: float) -> None:
@@ -227,7 +229,7 @@ class ClockBound:
 
     def bound_ns(self, now_s: float) -> float | None:
         age_s = now_s - self._as_of_s
-        return None if self._bound_ns is None or age_s > _VOID_AFTER_S else self._bound_ns + self._drift_ppb * age_s
+        return None if self._bound_ns is None or age_s > _EXPIRES_AFTER_S else self._bound_ns + self._drift_ppb * age_s
 
 
 def accuracy(row: TraceRow) -> int | None:

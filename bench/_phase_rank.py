@@ -65,7 +65,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def agreed(link: socket.socket, rank: int, goes_on: bool) -> bool:
-    """As rank 0 says, so that both make the same steps."""
+    """As rank 0 decides, so that both make the same steps."""
     if rank == 0:
         link.sendall(bytes([goes_on]))
         return goes_on

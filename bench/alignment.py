@@ -119,14 +119,14 @@ def main() -> None:
     )
     for shape, numbers in SHAPES.items():
         fleet, accept_us, megabytes = filled(*numbers)
-        told = {
+        times_ms = {
             "alignment of all": median_ms(partial(fleet.alignment, None, NOW)),
             "of all by name": median_ms(partial(fleet.alignment, fleet.names(), NOW)),
             "overview": median_ms(partial(fleet.overview, NOW)),
         }
         print(
             f"{shape}: "
-            + "; ".join(f"{what} {ms:.1f} ms (goal < 20), ratio {ms / bare:.1f}" for what, ms in told.items())
+            + "; ".join(f"{what} {ms:.1f} ms (goal < 20), ratio {ms / bare:.1f}" for what, ms in times_ms.items())
         )
         print(
             f"    a state is taken in {accept_us:.0f} us; all are kept in {megabytes:.0f} MB; every pair would take {pairs_ms(list(fleet)) / 1e3:,.0f} s"

@@ -3,7 +3,7 @@ Exit skew of the timed barrier against torch.distributed.barrier(): gloo, 2 rank
 
 Both in one process group, in turn, after random work of 0 to 3 ms. Under the ordinary scheduler; with SCHED_FIFO for the timed
 barrier's hold alone; with SCHED_FIFO for whole processes (gloo's threads too), where the peer has it as well. On a virtual machine the host takes the
-CPUs away whatever the scheduler is: with two ranks a share of 0.5 % of each CPU's time is what p99 is made of; it is told.
+CPUs away whatever the scheduler is: with two ranks a share of 0.5 % of each CPU's time is what p99 is made of; the output has it.
 
     python bench/barrier_skew.py [--runs 5] [--rounds 500]
 """

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
-from _units import cpu_s, section, simulated
+from _grandmasters import cpu_s, section, simulated
 
 from timesyncd.client.api import fetch_all
 from timesyncd.simulation.bed import host
@@ -147,9 +147,9 @@ def rounds(rate: int | None) -> list[Round]:
         marker = new_marker()
         sources = stack.enter_context(real_ptp4l(marker) if rate is None else simulated_ptp4ls(folder, rate))
         broker = stack.enter_context(Mosquitto(marker=marker))
-        (unit,) = stack.enter_context(simulated("--model", "tp5000e"))
-        told = f"{sources}\n{section(unit, folder)}"
-        daemon = stack.enter_context(DaemonProcess("node", folder, "", marker, broker, more=told))
+        (facts,) = stack.enter_context(simulated("--model", "tp5000e"))
+        more = f"{sources}\n{section(facts, folder)}"
+        daemon = stack.enter_context(DaemonProcess("node", folder, "", marker, broker, more=more))
         wait_until_synchronized(daemon)
         peer, url = stack.enter_context(exporter())
         time.sleep(5)

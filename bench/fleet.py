@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import paho.mqtt.client as paho
-from _units import cpu_s
+from _grandmasters import cpu_s
 from paho.mqtt.enums import CallbackAPIVersion
 
 from timesyncd.simulation.bed import host
@@ -120,7 +120,7 @@ def peak_mib(pid: int) -> float:
 
 
 def steady(hub: DaemonProcess, nodes: int, seconds: float) -> Round:
-    until(hub, lambda told: told["nodes"] >= nodes, 120)
+    until(hub, lambda fleet: fleet["nodes"] >= nodes, 120)
     before, began_s, used_s = metrics(hub), time.monotonic(), cpu_s(hub.process.pid)
     time.sleep(seconds)
     after, passed_s = metrics(hub), time.monotonic() - began_s
@@ -144,7 +144,7 @@ def until(hub: DaemonProcess, holds: Any, within_s: float) -> None:
 
 def drained_s(hub: DaemonProcess, load: Load, nodes: int, status: str) -> float:
     began_s = load.change(status)
-    until(hub, lambda told: told["statuses"].get(status, 0) >= nodes, 60)
+    until(hub, lambda fleet: fleet["statuses"].get(status, 0) >= nodes, 60)
     return time.monotonic() - began_s
 
 
@@ -167,13 +167,13 @@ def bare_us(nodes: int) -> float:
         store.execute("CREATE TABLE state (node TEXT, published INTEGER, status TEXT, bound INTEGER, growth INTEGER)")
         rows = [
             (
-                told["node"],
-                told["published_realtime_ns"],
-                told["status"],
-                told["gm"]["bound_ns"],
-                told["gm"]["growth_ppb"],
+                state["node"],
+                state["published_realtime_ns"],
+                state["status"],
+                state["gm"]["bound_ns"],
+                state["gm"]["growth_ppb"],
             )
-            for told in map(json.loads, payloads)
+            for state in map(json.loads, payloads)
         ]
         with store:
             store.executemany("INSERT INTO state VALUES (?, ?, ?, ?, ?)", rows)

@@ -1,10 +1,10 @@
 """
 What it costs to watch fifty grandmasters at the pace of the defaults (state each 10 s, tables each 60 s): CPU of whole daemons
-that poll, judge, store and answer, against net-snmp's commands forked for the same reads of the same units at the same time.
+that poll, judge, store and answer, against net-snmp's commands forked for the same reads of the same grandmasters at the same time.
 Goals: no more CPU than they, and under 15 % of a core.
 
-Nothing is sped up: the daemons also have work that comes each second, whatever the pace of the polls. The two with MQTT hear each
-other's units, as a hub and its standby do.
+Nothing is sped up: the daemons also have work that comes each second, whatever the pace of the polls. The two with MQTT receive each
+other's grandmasters, as a hub and its standby do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
-from _units import Facts, cpu_s, credentials, need, section, simulated
+from _grandmasters import Facts, cpu_s, credentials, need, section, simulated
 
 from timesyncd.client.api import fetch_all
 from timesyncd.drivers.timeprovider._evidence import batches
@@ -34,7 +34,7 @@ from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import new_marker
 from timesyncd.snmp import Community, Oid, Session, format_oid
 
-UNITS, STATE_S, TABLES_S = 50, 10, 60
+GRANDMASTERS, STATE_S, TABLES_S = 50, 10, 60
 #: After the first polls, which read everything at once, come this many rounds; two of them are the peer's minute.
 SETTLE_S, ROUNDS, ROUND_S = 20, 4, 30
 
@@ -53,14 +53,14 @@ class Watcher:
         return cpu_s(self.daemon.process.pid)
 
 
-async def reads(unit: Facts) -> tuple[list[Command], list[Command]]:
+async def reads(facts: Facts) -> tuple[list[Command], list[Command]]:
     """
-    What the daemon reads of such a unit each time, as commands: of the state, and of the tables. A table is walked at once
+    What the daemon reads of such a grandmaster each time, as commands: of the state, and of the tables. A table is walked at once
     where more than one of its columns is wanted, which spares the peer processes.
     """
-    host, _, port = unit["snmp"].rpartition(":")
+    host, _, port = facts["snmp"].rpartition(":")
     profiles = load_all(DEFAULT)
-    session = await Session.open(host, int(port), Community(unit["community"]), 5)
+    session = await Session.open(host, int(port), Community(facts["community"]), 5)
     below = await session.has_below([subtree for profile in profiles for subtree in profile.proved_by])
     session.close()
     served = [profile for profile in profiles if any(below[subtree] for subtree in profile.proved_by)]
@@ -81,23 +81,25 @@ def _roots(columns: Iterable[Oid]) -> list[Oid]:
     return [found[0] if len(found) == 1 else table for table, found in by_table.items()]
 
 
-def schedule(units: list[Facts], state: list[Command], tables: list[Command]) -> Iterator[tuple[float, Facts, Command]]:
-    """A minute of commands, spread evenly: (second, unit, command) in no order."""
-    for place, unit in enumerate(units):
+def schedule(
+    all_facts: list[Facts], state: list[Command], tables: list[Command]
+) -> Iterator[tuple[float, Facts, Command]]:
+    """A minute of commands, spread evenly: (second, grandmaster, command) in no order."""
+    for place, facts in enumerate(all_facts):
         for second in range(0, TABLES_S, STATE_S):
-            yield from ((second + place * STATE_S / len(units), unit, command) for command in state)
+            yield from ((second + place * STATE_S / len(all_facts), facts, command) for command in state)
         for number, command in enumerate(tables):
-            yield (place + number / len(tables)) * TABLES_S / len(units), unit, command
+            yield (place + number / len(tables)) * TABLES_S / len(all_facts), facts, command
 
 
-def forked(units: list[Facts], v3: bool, state: list[Command], tables: list[Command]) -> tuple[float, int]:
+def forked(all_facts: list[Facts], v3: bool, state: list[Command], tables: list[Command]) -> tuple[float, int]:
     """CPU seconds of the commands of a minute alone (what forking costs the script is not counted), and how many they were."""
     used = 0.0
-    plan = sorted(schedule(units, state, tables), key=lambda each: each[0])
+    plan = sorted(schedule(all_facts, state, tables), key=lambda each: each[0])
     began = time.monotonic()
-    for second, unit, (program, *oids) in plan:
+    for second, facts, (program, *oids) in plan:
         time.sleep(max(0.0, began + second - time.monotonic()))
-        command = [program, "-On", "-m", "", *credentials(unit, v3), unit["snmp"], *oids]
+        command = [program, "-On", "-m", "", *credentials(facts, v3), facts["snmp"], *oids]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -115,7 +117,7 @@ def look(page: str) -> None:
             pass
 
 
-def start(stack: ExitStack, folder: Path, units: list[Facts]) -> list[Watcher]:
+def start(stack: ExitStack, folder: Path, all_facts: list[Facts]) -> list[Watcher]:
     marker = new_marker()
     broker = stack.enter_context(Mosquitto(marker=marker))
     watchers = []
@@ -129,8 +131,8 @@ def start(stack: ExitStack, folder: Path, units: list[Facts]) -> list[Watcher]:
     ):
         home = folder / f"poller-{place}"
         home.mkdir()
-        told = "\n" + "".join(section(unit, home, v3=v3) for unit in units)
-        daemon = stack.enter_context(DaemonProcess(f"poller-{place}", home, "", marker, to, more=told))
+        tables = "\n" + "".join(section(facts, home, v3=v3) for facts in all_facts)
+        daemon = stack.enter_context(DaemonProcess(f"poller-{place}", home, "", marker, to, more=tables))
         watchers.append(Watcher(name, daemon))
     threading.Thread(target=look, args=(watchers[-1].daemon.page,), daemon=True).start()
     return watchers
@@ -147,11 +149,15 @@ def measure(watchers: list[Watcher], rounds: list[list[float]]) -> None:
 
 def check(watcher: Watcher) -> None:
     """Nothing was saved by not reading."""
-    units = fetch_all(watcher.daemon.page)["grandmasters"]
-    well = [unit for unit in units if unit["reachable"] and unit["clock_state"] == "locked" and not unit["unknown"]]
-    oldest_s = max(unit["age_ns"] for unit in units) / 1e9
-    if len(well) != UNITS or oldest_s > STATE_S + 2:
-        raise SystemExit(f"{watcher.name}: {len(well)} of {UNITS} units were read, the oldest {oldest_s:.0f} s ago")
+    states = fetch_all(watcher.daemon.page)["grandmasters"]
+    well = [
+        state for state in states if state["reachable"] and state["clock_state"] == "locked" and not state["unknown"]
+    ]
+    oldest_s = max(state["age_ns"] for state in states) / 1e9
+    if len(well) != GRANDMASTERS or oldest_s > STATE_S + 2:
+        raise SystemExit(
+            f"{watcher.name}: {len(well)} of {GRANDMASTERS} grandmasters were read, the oldest {oldest_s:.0f} s ago"
+        )
 
 
 def report(watchers: list[Watcher], rounds: list[list[float]], peers: dict[bool, tuple[float, int]]) -> None:
@@ -170,17 +176,19 @@ def main() -> None:
     rounds: list[list[float]] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        units = stack.enter_context(simulated("--model", "tp5000e", "--count", str(UNITS)))
-        commands = asyncio.run(reads(units[0]))
-        watchers = start(stack, folder, units)
+        all_facts = stack.enter_context(simulated("--model", "tp5000e", "--count", str(GRANDMASTERS)))
+        commands = asyncio.run(reads(all_facts[0]))
+        watchers = start(stack, folder, all_facts)
         time.sleep(SETTLE_S)
         measuring = threading.Thread(target=measure, args=(watchers, rounds))
         measuring.start()
-        peers = {v3: forked(units, v3, *commands) for v3 in (False, True)}
+        peers = {v3: forked(all_facts, v3, *commands) for v3 in (False, True)}
         measuring.join()
         for watcher in watchers:
             check(watcher)
-    print(f"{UNITS} units, state each {STATE_S} s, tables each {TABLES_S} s, medians of {ROUNDS} rounds of {ROUND_S} s")
+    print(
+        f"{GRANDMASTERS} grandmasters, state each {STATE_S} s, tables each {TABLES_S} s, medians of {ROUNDS} rounds of {ROUND_S} s"
+    )
     report(watchers, rounds, peers)
 
 

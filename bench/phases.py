@@ -6,8 +6,8 @@ start in phase (where 1.5 is what can be gained at most), at random, or with per
 phases take turns; the ratios are of the mean steps, with phases over the second half of a run, which is after the plan.
 
 The link gives each job that sends the same (`htb`, a class a job), as fair queues do: there what is in phase stays so. Last, in phase on a link with one
-queue (`tbf`): there it does not last, since whoever begins a little earlier gets a little more, which puts the jobs apart; so without phases both the first
-steps and the last part of a run are told. Prints medians and all values; quiet neighbours, or `chrt -f 10`, matter: a scheduler that lets a rank wait
+queue (`tbf`): there it does not last, since the job that begins a little earlier gets a little more, which puts the jobs apart; so without phases both the first
+steps and the last part of a run are reported. Prints medians and all values; quiet neighbours, or `chrt -f 10`, matter: a scheduler that lets a rank wait
 puts jobs apart as well.
 """
 
@@ -41,7 +41,7 @@ LEAD_S = 4
 RANK = Path(__file__).with_name("_phase_rank.py")
 
 #: What a rank prints: when its steps began, in ns, how long each sent, and for how long it was held in all.
-Told = dict[str, Any]
+RankResult = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def run(
     shapes: Sequence[Shape],
     phases: bool,
     seconds: float,
-) -> list[Told]:
-    """What rank 0 of each job told."""
+) -> list[RankResult]:
+    """The result of rank 0 of each job."""
     start, port = time.time() + LEAD_S, 20_000 + random.randrange(20_000)
     processes = []
     for job, shape in enumerate(shapes):
@@ -120,31 +120,31 @@ def run(
                 subprocess.Popen(host.dying_with_parent(space.enter(command)), stdout=subprocess.PIPE, text=True)
             )
     try:
-        told = [process.communicate(timeout=seconds + 60)[0] for process in processes]
+        outputs = [process.communicate(timeout=seconds + 60)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [json.loads(each) for each in told[::2]]
+    return [json.loads(each) for each in outputs[::2]]
 
 
-def mean_ms(told: Told, first: float, last: float = 1.0) -> float:
+def mean_ms(result: RankResult, first: float, last: float = 1.0) -> float:
     """The mean step over a part of a run."""
-    starts = told["starts"]
+    starts = result["starts"]
     starts = starts[int(len(starts) * first) : int(len(starts) * last)]
     return float(starts[-1] - starts[0]) / (len(starts) - 1) / 1e6
 
 
 def reasons(node: DaemonProcess) -> str:
-    """What the hub says of the plan of the newest job's link."""
+    """The hub's reason for the plan of the newest job's link."""
     with urllib.request.urlopen(f"{node.page}api/v1/jobs", timeout=30) as answer:
         newest = max(json.load(answer)["items"], key=lambda job: int(job["published_realtime_ns"]))
     return str(newest["phase_reason"])
 
 
 def alone_ms(spaces: Sequence[Namespace], folder: Path) -> float:
-    """How long the link takes for one job's exchange when nobody else sends."""
-    (told,) = run(spaces, folder, [Shape(30)], False, 5)
-    return float(statistics.median(told["sent"])) / 1e6
+    """How long the link takes for one job's exchange when no other job sends."""
+    (results,) = run(spaces, folder, [Shape(30)], False, 5)
+    return float(statistics.median(results["sent"])) / 1e6
 
 
 def compare(spaces: Sequence[Namespace], name: str, rounds: Sequence[Sequence[Shape]], seconds: float) -> None:
@@ -154,16 +154,16 @@ def compare(spaces: Sequence[Namespace], name: str, rounds: Sequence[Sequence[Sh
         with tempfile.TemporaryDirectory() as folder, daemon(Path(folder)):
             without = run(spaces, Path(folder), shapes, False, seconds * 0.6)
         with tempfile.TemporaryDirectory() as folder, daemon(Path(folder)) as node:
-            told = run(spaces, Path(folder), shapes, True, seconds)
+            results = run(spaces, Path(folder), shapes, True, seconds)
             reason = reasons(node)
-        with_ms = [mean_ms(each, 0.5) for each in told]
+        with_ms = [mean_ms(each, 0.5) for each in results]
         for part, (first, last) in zip(ratios, ((0, 0.2), (0.4, 1)), strict=True):
             without_ms = [mean_ms(each, first, last) for each in without]
             ratios[part].append(sum(without_ms) / sum(with_ms))
             print(
                 f"  {name}: {part} without {_text(without_ms)} ms a step, with phases {_text(with_ms)} ms", flush=True
             )
-        print(f"  {name}: held {_text([each['held_ns'] / 1e6 for each in told])} ms in all; {reason}", flush=True)
+        print(f"  {name}: held {_text([each['held_ns'] / 1e6 for each in results])} ms in all; {reason}", flush=True)
     for part, found in ratios.items():
         print(
             f"{name}: {statistics.median(found):.3f}x against {part} of runs without phases"

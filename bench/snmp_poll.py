@@ -1,6 +1,6 @@
 """
 What it costs to poll grandmasters over SNMP: CPU per poll of this package, against forked net-snmp commands that read the same from
-the same snmpd in the same run. Goals: no more CPU than they, and fifty units (state each 10 s, tables each 60 s) under 15 % of a core.
+the same snmpd in the same run. Goals: no more CPU than they, and fifty grandmasters (state each 10 s, tables each 60 s) under 15 % of a core.
 
 Runs itself again in a network namespace with thirty interfaces, whose table is what is read.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from timesyncd.snmp import Community, Credentials, Oid, Session, User, format_oid
 
-ROUNDS, UNITS, ROWS, PORT = 40, 50, 30, 16_161
+ROUNDS, GRANDMASTERS, ROWS, PORT = 40, 50, 30, 16_161
 MIB_2: Oid = (1, 3, 6, 1, 2, 1)
 SCALARS: list[Oid] = [(*MIB_2, 1, arc) for arc in range(1, 8)] + [(*MIB_2, 11, arc) for arc in range(3, 21)]
 SHORT: Oid = (*MIB_2, 1, 9, 1, 3)
@@ -30,8 +30,8 @@ IF_X: list[Oid] = [(*MIB_2, 31, 1, 1, 1, arc) for arc in (1, 6, 10, 15)]
 COLUMNS: list[Oid] = [(*IF_TABLE, 1, arc) for arc in range(1, 22)] + IF_X
 
 
-def cpu_ms(who: int) -> float:
-    used = resource.getrusage(who)
+def cpu_ms(processes: int) -> float:
+    used = resource.getrusage(processes)
     return (used.ru_utime + used.ru_stime) * 1_000
 
 
@@ -74,9 +74,9 @@ def compare(name: str, credentials: Credentials, options: list[str]) -> None:
     for what, our_ms, their_ms in (("state", ours_state, their_state), ("tables", ours_tables, their_tables)):
         print(f"{name} {what:7} {our_ms:6.2f} ms, net-snmp {their_ms:6.2f} ms, ratio {our_ms / their_ms:.2f}")
     share, theirs = (
-        UNITS * (s / 10 + t / 60) / 1_000 for s, t in ((ours_state, ours_tables), (their_state, their_tables))
+        GRANDMASTERS * (s / 10 + t / 60) / 1_000 for s, t in ((ours_state, ours_tables), (their_state, their_tables))
     )
-    print(f"{name} {UNITS} units: {share:.1%} of a core, net-snmp {theirs:.1%}")
+    print(f"{name} {GRANDMASTERS} grandmasters: {share:.1%} of a core, net-snmp {theirs:.1%}")
 
 
 def snmpd(folder: Path, community: str, user: User) -> subprocess.Popen[bytes]:

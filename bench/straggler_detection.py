@@ -2,14 +2,14 @@
 Which share of injected stragglers is named right, rank and bucket; named wrong; not named. A rank is made late by 5 ms or 1 ms in the middle of backward: hidden behind the transfer of the bucket before, or
 exposed. In the same run, on the same marks:
 
-- with clocks: what a hub says, nodes' clocks off by anything within bounds of 50 us
+- with clocks: the hub's verdict, nodes' clocks off by anything within bounds of 50 us
 - window of ends: the same without any clock (offsets of up to 1 s, drift of up to 20 ppm)
 - ends of each step: every step aligned on its own last collective's end, as trace viewers do it
 - own step begin: no clock, each rank's stages since its own step began (as StageFrontier counts, arXiv 2606.06751)
 - durations: no clock, each rank's backward from its first gradient to its last all-reduce's end (what per-rank timers show)
 
 The peers get the hub's statistics; they have no error bar. "Leaves late": one rank always leaves a collective a fifth of its transfer after the others, and so comes late to the next step. The second table is of
-single synchronizations: whether the rank that is told to be the last was the last. With --real also two ranks over gloo, stamped in their hook, with 1 Gbit/s between them and without a limit.
+single synchronizations: whether the rank that is named as the last was the last. With --real also two ranks over gloo, stamped in their hook, with 1 Gbit/s between them and without a limit.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def simulated(case: Case, options: argparse.Namespace) -> dict[str, Counter[str]
 
 
 def single_syncs(case: Case, options: argparse.Namespace) -> dict[str, Counter[str]]:
-    """Against who was the last in truth."""
+    """Against the rank that was last in truth."""
     late_ns, transfer_ns, leaves_late = case
     axes: dict[str, Callable[[Sequence[Sync]], Sequence[Sync]]] = {
         "with clocks": lambda syncs: syncs,
@@ -200,14 +200,14 @@ def print_real(steps: int) -> None:
         for late_ns in (5 * MS, 0):
             syncs = [sync for sync in real(late_ns, limit, steps) if sync.step >= 5]
             seen = attribute(syncs, {})
-            told = "; ".join(
+            stragglers = "; ".join(
                 f"rank {s.rank} at {s.where}, {s.lateness_p50_ns / MS:.2f} ms late, {s.exposed_ns / MS / steps:.2f} ms exposed a step ({s.verdict})"
                 for s in seen.stragglers
             )
             peers = {
                 name: method(syncs) for name, method in METHODS.items() if name not in ("with clocks", "window of ends")
             }
-            print(f"  {label:>9}, late {late_ns // MS} ms: {told or 'nobody'}")
+            print(f"  {label:>9}, late {late_ns // MS} ms: {stragglers or 'no rank'}")
             print(f"             peers: {', '.join(f'{name}: {found}' for name, found in peers.items())}")
 
 

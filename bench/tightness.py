@@ -1,5 +1,5 @@
 """
-How tight the bound is, and whether it holds: ours against what fbclock, chrony and ClockBound would say on the same traces.
+How tight the bound is, and whether it holds: ours against what fbclock, chrony and ClockBound would give on the same traces.
 
 All are judged against UTC, where the grandmaster's announced accuracy is in each, at every reading and between the readings, where
 they age; not at instants at which nothing on the node could know (a path or a grandmaster that changed since the last reading). Widths
@@ -41,10 +41,10 @@ FORMULAS = (*OURS, *PEERS)
 
 
 class Moment(NamedTuple):
-    """A reading (`told`) or a time between two, our bounds and the true offset against UTC then, and whether nobody could know it."""
+    """A reading (`is_reading`) or a time between two, our bounds, the true offset against UTC then, and whether the node cannot know it."""
 
     row: TraceRow
-    told: bool
+    is_reading: bool
     ours: ReplayedRow
     error_ns: float
     blind: bool
@@ -82,8 +82,8 @@ def scores_of(moments: Iterable[Moment]) -> list[Score]:
     peers = PeerBounds()
     scores = [Score() for _ in FORMULAS]
     widths: list[list[float]] = []
-    for row, told, ours, error_ns, blind in moments:
-        if told:
+    for row, is_reading, ours, error_ns, blind in moments:
+        if is_reading:
             peers.take(row)
         bounds = [ours.utc_hard_ns, ours.utc_stat_ns, *peers.at(row.t_ns)]
         if blind:
@@ -262,7 +262,7 @@ def print_verdict(table: Table, columns: list[Result]) -> None:
     for index, names in narrower.items():
         print(f"  {FORMULAS[index]}: {', '.join(names) or 'none'}")
     print("fbclock has no term for a lopsided path, chrony and ClockBound none for a path that has just changed;")
-    print("where neither happens they lose nothing by it, but nothing that they are told says so")
+    print("where neither happens they lose nothing by it, but no data that they read shows it")
 
 
 def main() -> None:

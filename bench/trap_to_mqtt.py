@@ -1,8 +1,8 @@
 """
-How long an alarm takes from its trap to the MQTT message: a whole daemon that watches fifty other units too, against net-snmp's
+How long an alarm takes from its trap to the MQTT message: a whole daemon that watches fifty other grandmasters too, against net-snmp's
 snmptrapd whose log is piped into mosquitto_pub, for the same traps through the same Mosquitto. Goal: p99 below 100 ms.
 
-The peer passes lines on and knows nothing; the daemon tells alarms from events, repetitions and losses, and polls the unit.
+The peer passes lines on and knows nothing; the daemon separates alarms from events, repetitions and losses, and polls the grandmaster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiomqtt
-from _units import Facts, cpu_s, need, section, simulated
+from _grandmasters import Facts, cpu_s, need, section, simulated
 
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import HOST, Mosquitto
@@ -32,7 +32,7 @@ from timesyncd.simulation.grandmaster import Device, SnmpAgent
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, alarm
 from timesyncd.simulation.grandmaster.traps import TrapSender
 
-UNITS, TRAPS = 50, 400
+GRANDMASTERS, TRAPS = 50, 400
 #: 15 a second on average, below what one sender is allowed, and at no fixed place within a second.
 PAUSE_S = (0.03, 0.1)
 SETTLE_S = 15
@@ -50,7 +50,7 @@ class Way:
     sent_s: dict[int, float] = field(default_factory=dict)
     arrived_s: dict[int, float] = field(default_factory=dict)
 
-    def heard(self, payload: bytes) -> None:
+    def receive(self, payload: bytes) -> None:
         found = self.number.search(payload)
         if found:
             self.arrived_s.setdefault(int(found[1]), time.monotonic())
@@ -63,9 +63,9 @@ class Way:
 
 
 def both_ways() -> tuple[Way, Way]:
-    told, logged = re.compile(rb'"alarm_sequence":(\d+)'), re.compile(rb"\.11\.1\.9\.0 = INTEGER: (\d+)")
+    published, logged = re.compile(rb'"alarm_sequence":(\d+)'), re.compile(rb"\.11\.1\.9\.0 = INTEGER: (\d+)")
     return (
-        Way("timesyncd", free_udp_port(), "timesyncd/v1/node/watcher/event", told),
+        Way("timesyncd", free_udp_port(), "timesyncd/v1/node/watcher/event", published),
         Way("snmptrapd | mosquitto_pub", free_udp_port(), "peer", logged),
     )
 
@@ -112,12 +112,12 @@ async def send(community: str, ways: tuple[Way, Way]) -> None:
                 await asyncio.sleep(random.uniform(*PAUSE_S) / 2)
 
 
-async def hear(broker: Mosquitto, way: Way) -> None:
+async def receive_all(broker: Mosquitto, way: Way) -> None:
     """On a connection of its own, so that no way's messages wait for the other's to be acknowledged."""
     async with aiomqtt.Client(broker.host, broker.port) as client:
         await client.subscribe(way.topic, 1)
         async for message in client.messages:
-            way.heard(bytes(message.payload))
+            way.receive(bytes(message.payload))
 
 
 async def nap(late_ms: list[float]) -> None:
@@ -131,7 +131,7 @@ async def nap(late_ms: list[float]) -> None:
 async def exchange(broker: Mosquitto, community: str, ways: tuple[Way, Way]) -> list[float]:
     """How late this process itself was, in ms."""
     late_ms: list[float] = []
-    beside = [asyncio.create_task(each) for each in (*(hear(broker, way) for way in ways), nap(late_ms))]
+    beside = [asyncio.create_task(each) for each in (*(receive_all(broker, way) for way in ways), nap(late_ms))]
     await asyncio.sleep(1)
     await send(community, ways)
     await asyncio.wait(beside, timeout=2)
@@ -141,12 +141,12 @@ async def exchange(broker: Mosquitto, community: str, ways: tuple[Way, Way]) -> 
     return late_ms
 
 
-def configuration(folder: Path, unit: Facts, others: list[Facts], port: int) -> str:
-    """The unit that reports has an address of its own; by it a daemon knows who sent a trap."""
+def configuration(folder: Path, facts: Facts, others: list[Facts], port: int) -> str:
+    """The grandmaster that reports has an address of its own; by it a daemon knows the sender of a trap."""
     community = folder / "traps.community"
-    community.write_text(unit["community"])
+    community.write_text(facts["community"])
     traps = f'\n[traps]\nhost = "{HOST}"\nport = {port}\ncommunities = [{{ file = "{community}" }}]\n\n'
-    return traps + "".join(section(each, folder) for each in (unit, *others))
+    return traps + "".join(section(each, folder) for each in (facts, *others))
 
 
 def measure() -> tuple[tuple[Way, Way], float, list[float]]:
@@ -154,14 +154,16 @@ def measure() -> tuple[tuple[Way, Way], float, list[float]]:
     with ExitStack() as stack:
         folder, marker, ways = Path(stack.enter_context(tempfile.TemporaryDirectory())), new_marker(), both_ways()
         broker = stack.enter_context(Mosquitto(marker=marker))
-        (unit,) = stack.enter_context(simulated("--model", "tp5000e", "--host", HOST))
-        others = stack.enter_context(simulated("--model", "tp5000e", "--host", "127.0.0.2", "--count", str(UNITS)))
-        told = configuration(folder, unit, others, ways[0].port)
-        daemon = stack.enter_context(DaemonProcess("watcher", folder / "watcher", "", marker, broker, more=told))
-        stack.enter_context(piped_trapd(folder, ways[1], unit["community"], broker))
+        (facts,) = stack.enter_context(simulated("--model", "tp5000e", "--host", HOST))
+        others = stack.enter_context(
+            simulated("--model", "tp5000e", "--host", "127.0.0.2", "--count", str(GRANDMASTERS))
+        )
+        more = configuration(folder, facts, others, ways[0].port)
+        daemon = stack.enter_context(DaemonProcess("watcher", folder / "watcher", "", marker, broker, more=more))
+        stack.enter_context(piped_trapd(folder, ways[1], facts["community"], broker))
         time.sleep(SETTLE_S)
         began, before = time.monotonic(), cpu_s(daemon.process.pid)
-        late_ms = asyncio.run(exchange(broker, unit["community"], ways))
+        late_ms = asyncio.run(exchange(broker, facts["community"], ways))
         return ways, (cpu_s(daemon.process.pid) - before) / (time.monotonic() - began), late_ms
 
 
@@ -180,7 +182,7 @@ def main() -> None:
         )
     noise_ms = statistics.quantiles(late_ms, n=100)[98]
     print(
-        f"{TRAPS} traps at 15 a second, {UNITS} other units: {share:.1%} of a core; noise: a nap was {noise_ms:.1f} ms late at p99"
+        f"{TRAPS} traps at 15 a second, {GRANDMASTERS} other grandmasters: {share:.1%} of a core; noise: a nap was {noise_ms:.1f} ms late at p99"
     )
     print(f"p99 {p99s[0]:.0f} ms (goal < 100 ms), {p99s[0] / p99s[1]:.1f}x that of the peer")
 

@@ -16,7 +16,7 @@ def epochs(task: Task, method: Method, data: Data, rank: int, ranks: int, seed: 
         part = label_sorted_part(data.labels, rank, ranks)
         sampler: SelDP | DefDP = DefDP(len(part), 0, 1, seed * 1_000 + rank)
     else:
-        sampler = (SelDP if method.dealt == "sel" else DefDP)(data.length, rank, ranks, seed)
+        sampler = (SelDP if method.partition == "sel" else DefDP)(data.length, rank, ranks, seed)
     epoch = 0
     while True:
         sampler.set_epoch(epoch)
@@ -37,5 +37,5 @@ def batches(samples: Iterator[Iterable[int]], size: int) -> Iterator[Sequence[in
 
 def steps_per_epoch(task: Task, method: Method, data: Data, size: int, ranks: int) -> int:
     """With SelDP a rank visits all of the data in an epoch."""
-    share = data.length if method.dealt == "sel" and not task.by_label else data.length // ranks
+    share = data.length if method.partition == "sel" and not task.by_label else data.length // ranks
     return max(1, share // size)

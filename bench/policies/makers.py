@@ -1,4 +1,4 @@
-"""How each method trains: a module, an optimizer, what is called in a step, and what it says of its synchronizations."""
+"""How each method trains: a module, an optimizer, what is called in a step, and what it reports of its synchronizations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _no_call() -> None:
 class Trainer:
     """
     `wrapped` is called, `optimizer` stepped; then `after` has the loss. `synchronizations` gives how many of the steps so far had one; None: all.
-    `changes` tells what policy was chosen when, and why.
+    `changes` lists what policy was chosen when, and why.
     """
 
     wrapped: nn.Module
@@ -83,7 +83,7 @@ def ddp_fp16(given: Given) -> Trainer:
 def ddp_powersgd(given: Given) -> Trainer:
     """
     Rank 1, from the step on that torch allows at the earliest. In one bucket: torch's hook sends from callbacks, in which two buckets overtake each other
-    on one rank and not on the other, and then it stands still.
+    on one rank and not on the other, and then both wait for ever.
     """
     wrapped = DistributedDataParallel(given.network, bucket_cap_mb=1_000)
     state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)

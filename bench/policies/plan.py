@@ -77,7 +77,7 @@ TASKS = {
 @dataclass(frozen=True)
 class Method:
     """
-    One line of data. `maker` names the function in makers.py; `dealt`: how the data is dealt to the ranks, where the task does not say it.
+    One line of data. `maker` names the function in makers.py; `partition`: how the data is divided among the ranks, where the task does not define it.
 
     `servers`: parameter servers in a place of their own; 0: each rank keeps a shard. `slowed`: how many times its computing the last rank
     sleeps in each step.
@@ -86,7 +86,7 @@ class Method:
     name: str
     maker: str = "policy"
     policy: str = ""
-    dealt: str = "sel"
+    partition: str = "sel"
     injected: tuple[float, float] | None = None
     servers: int = 0
     slowed: float = 0.0
@@ -106,28 +106,28 @@ class Method:
         return self.policy != "auto" and not self.slowed and not self.injected
 
 
-def _policies(*texts: str, dealt: str = "sel") -> tuple[Method, ...]:
-    return tuple(Method(text, policy=text, dealt=dealt) for text in texts)
+def _policies(*texts: str, partition: str = "sel") -> tuple[Method, ...]:
+    return tuple(Method(text, policy=text, partition=partition) for text in texts)
 
 
-#: What speed-ups are told against, and what sets the target.
-REFERENCE = Method("DDP", "ddp", dealt="def")
+#: What speed-ups are compared with, and what sets the target.
+REFERENCE = Method("DDP", "ddp", partition="def")
 AUTO = Method("auto", policy="auto")
-SERVER_BSP = Method("BSP, parameter server", "served", "ssp(s=0)", dealt="def", servers=1)
+SERVER_BSP = Method("BSP, parameter server", "served", "ssp(s=0)", partition="def", servers=1)
 INJECTED = (0.5, 0.5)
 LOCAL_H = (4, 8, 16, 32, 64)
 
 METHODS = (
     REFERENCE,
-    Method("DDP + fp16", "ddp_fp16", dealt="def"),
-    Method("DDP + PowerSGD", "ddp_powersgd", dealt="def"),
+    Method("DDP + fp16", "ddp_fp16", partition="def"),
+    Method("DDP + PowerSGD", "ddp_powersgd", partition="def"),
     Method("torch PeriodicModelAverager, H=16", "periodic"),
     SERVER_BSP,
-    *_policies("bsp", "bsp + topk(ratio=0.01)", dealt="def"),
+    *_policies("bsp", "bsp + topk(ratio=0.01)", partition="def"),
     *_policies(*(f"local_sgd(h={h})" for h in LOCAL_H)),
-    Method("local_sgd(h=16), DefDP", policy="local_sgd(h=16)", dealt="def"),
+    Method("local_sgd(h=16), DefDP", policy="local_sgd(h=16)", partition="def"),
     *_policies("qsr(h=4, alpha=0.2)"),
-    *_policies("fedavg(c=1.0, e=0.25)", "fedavg(c=1.0, e=0.125)", "fedavg(c=0.5, e=0.25)", dealt="def"),
+    *_policies("fedavg(c=1.0, e=0.25)", "fedavg(c=1.0, e=0.125)", "fedavg(c=0.5, e=0.25)", partition="def"),
     *_policies("selsync(delta=0.3, late=0)", "selsync(delta=0.5, late=0)", "selsync(quantile=0.9, late=0)"),
     *_policies("selsync(delta=0.3, late=0, smoothing=0.16)", "selsync(delta=0.3, late=1, smoothing=0.16)"),
     *_policies(*(f"selsync(quantile={quantile}, late=1)" for quantile in (0.9, 0.95, 0.98))),
@@ -223,7 +223,7 @@ def rows_of(cell: Cell, method: Method, rows: Sequence[Row], kind: str = "run") 
 def found_rate(cell: Cell, method: Method, rows: Sequence[Row]) -> float | None:
     """
     The learning rate that reached the target first in the search of its full cell, where another than the middle one has to be `TELLING`
-    times as fast: one seed tells no less. None: none reached it, or the search is not over.
+    times as fast: one seed shows no less. None: none reached it, or the search is not over.
     """
     tried = [row for row in rows_of(cell.full(method), method, rows) if row["seed"] == SEARCH_SEED]
     reached = {float(row["learning_rate"]): float(row["time_s"]) for row in tried if row["reached"]}

@@ -5,7 +5,7 @@ A rank's place: waits for orders, one a line, and forks for each, so that every 
 
 The last place has no rank: it is the parameter server's, for the methods that have one.
 
-Writes `result.json` (rank 0, or whoever fails first) and `done-<rank>.json`, the bytes that left its namespace, into each run's folder.
+Writes `result.json` (rank 0, or the rank that fails first) and `done-<rank>.json`, the bytes that left its namespace, into each run's folder.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ TX_BYTES = Path("/sys/class/net/eth0/statistics/tx_bytes")
 TIMEOUT = timedelta(seconds=60)
 
 
-def ordered(told: dict[str, Any]) -> Order:
-    injected = told["method"].pop("injected")
-    method = Method(**told["method"], injected=tuple(injected) if injected else None)
-    return Order(**{name: told[name] for name in Order.__annotations__ if name != "method"}, method=method)
+def ordered(fields: dict[str, Any]) -> Order:
+    injected = fields["method"].pop("injected")
+    method = Method(**fields["method"], injected=tuple(injected) if injected else None)
+    return Order(**{name: fields[name] for name in Order.__annotations__ if name != "method"}, method=method)
 
 
 def serve(ranks: int) -> None:
@@ -46,25 +46,25 @@ def serve(ranks: int) -> None:
     server.serve(ranks)
 
 
-def work(told: dict[str, Any], data: Data) -> None:
+def work(fields: dict[str, Any], data: Data) -> None:
     """The forked process; it never returns."""
-    folder = Path(told["folder"])
+    folder = Path(fields["folder"])
     try:
         rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        order = ordered(told)
-        os.environ["MASTER_PORT"] = str(told["port"] + RPC_PORT)
+        order = ordered(fields)
+        os.environ["MASTER_PORT"] = str(fields["port"] + RPC_PORT)
         if rank == ranks:
             if order.method.servers:
                 serve(ranks)
             os._exit(0)
-        meeting = f"tcp://{os.environ['MASTER_ADDR']}:{told['port']}"
+        meeting = f"tcp://{os.environ['MASTER_ADDR']}:{fields['port']}"
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=TIMEOUT)
-        torch.manual_seed(told["seed"])
-        network = NETWORKS[told["task"]]()
-        result = (measure if told["kind"] == "measure" else train)(order, network, data)
+        torch.manual_seed(fields["seed"])
+        network = NETWORKS[fields["task"]]()
+        result = (measure if fields["kind"] == "measure" else train)(order, network, data)
         if rank == 0:
             write(folder / "result.json", result)
-    except BaseException as error:  # noqa: BLE001  told in the result
+    except BaseException as error:  # noqa: BLE001  it is in the result
         traceback.print_exc()
         if not (folder / "result.json").exists():
             write(folder / "result.json", {"error": f"{type(error).__name__}: {error}".splitlines()[0]})
@@ -99,14 +99,14 @@ def main(task: str, orders: str) -> None:
     data = DATA[task]()
     with open(orders) as lines:
         for line in lines:
-            told = json.loads(line)
+            fields = json.loads(line)
             before = int(TX_BYTES.read_text())
             child = os.fork()
             if child == 0:
-                work(told, data)
-            attend(child, Path(told["folder"]))
+                work(fields, data)
+            attend(child, Path(fields["folder"]))
             sent = int(TX_BYTES.read_text()) - before
-            write(Path(told["folder"]) / f"done-{os.environ['RANK']}.json", sent)
+            write(Path(fields["folder"]) / f"done-{os.environ['RANK']}.json", sent)
 
 
 if __name__ == "__main__":

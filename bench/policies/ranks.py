@@ -27,7 +27,7 @@ PATIENCE_S = 180.0
 
 
 class RanksLost(Exception):
-    """The ranks did not end in time; they are to be started anew."""
+    """The ranks did not end in time; they are to be started again."""
 
 
 class Ranks:
@@ -43,7 +43,7 @@ class Ranks:
         lab = self._stack.enter_context(RankLab(self.ranks + 1, rate))
         self._folder = Path(tempfile.mkdtemp(prefix="policies-", dir="/dev/shm"))
         self._stack.callback(shutil.rmtree, self._folder)
-        self._said = self._stack.enter_context((self._folder / "said").open("w+"))
+        self._output = self._stack.enter_context((self._folder / "output").open("w+"))
         environ = {
             "PYTHONPATH": str(ROOT / "bench") + os.pathsep + os.environ.get("PYTHONPATH", ""),
             "WORLD_SIZE": str(self.ranks), "GROUP_WORLD_SIZE": str(self.ranks), "TP_SOCKET_IFNAME": INTERFACE,
@@ -52,10 +52,10 @@ class Ranks:
         for rank in range(self.ranks + 1):
             orders = self._folder / f"orders-{rank}"
             os.mkfifo(orders)
-            # For both, since opening it for writing alone waits for a reader, who may never come.
+            # For both, since opening it for writing alone waits for a reader, which may never come.
             self._orders.append(self._stack.enter_context(orders.open("rb+", buffering=0)))
             command = dying_with_parent([sys.executable, "-m", "policies.rank", self.task, str(orders)])
-            self._places.append(lab.start(rank, command, environ, self._said))
+            self._places.append(lab.start(rank, command, environ, self._output))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,17 +63,17 @@ class Ranks:
 
     def run(self, kind: str, method: Method, **order: Any) -> dict[str, Any]:
         """
-        What rank 0 told, with `sent_bytes` of each rank, then of the server; {"error": ...} where a rank failed. Raises RanksLost.
+        Rank 0's result, with `sent_bytes` of each rank, then of the server; {"error": ...} where a rank failed. Raises RanksLost.
         """
         number = next(self._numbers)
         folder = self._folder / str(number)
         folder.mkdir()
-        told = {
+        order_fields = {
             "kind": kind, "task": self.task, "method": dataclasses.asdict(method), "port": PORT + 1 + number,
             "folder": str(folder), **order,
         }  # fmt: skip
         for orders in self._orders:
-            orders.write(json.dumps(told).encode() + b"\n")
+            orders.write(json.dumps(order_fields).encode() + b"\n")
         done = [folder / f"done-{rank}.json" for rank in range(self.ranks + 1)]
         self._wait(done, (order.get("limit_s") or 0) * 3 + PATIENCE_S)
         result = folder / "result.json"
@@ -86,6 +86,6 @@ class Ranks:
         until = time.monotonic() + within_s
         while not all(path.exists() for path in done):
             if time.monotonic() > until or any(place.poll() is not None for place in self._places):
-                self._said.seek(0)
-                raise RanksLost(f"no end within {within_s:.0f} s, or a place has gone\n{self._said.read()[-2000:]}")
+                self._output.seek(0)
+                raise RanksLost(f"no end within {within_s:.0f} s, or a place has gone\n{self._output.read()[-2000:]}")
             time.sleep(0.05)

@@ -3,7 +3,7 @@ One part of the suite: all runs of one cell that are not there yet, until the ti
 
     python -m policies.run --part t1-2-paper [--minutes 55] [--results FILE]
 
-Without a part it says how much of each is left.
+Without a part it prints how much of each is left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from policies.plan import (
 )  # fmt: skip
 from policies.ranks import Ranks, RanksLost
 
-FLAT = Method("flat", "flat", dealt="def")
+FLAT = Method("flat", "flat", partition="def")
 
 #: DDP's own limit, in times of its budget.
 FIRST_LIMIT = 3
@@ -67,8 +67,8 @@ class Part:
     def place(self) -> Row:
         return {"task": self.cell.task.name, "ranks": self.cell.ranks, "link": self.cell.link.name}
 
-    def keep(self, kind: str, **told: Any) -> Row:
-        row = {"kind": kind, **self.place, "version": f"{HARNESS}", **told}
+    def keep(self, kind: str, **values: Any) -> Row:
+        row = {"kind": kind, **self.place, "version": f"{HARNESS}", **values}
         results.append(self.path, row)
         return row
 
@@ -78,10 +78,10 @@ class Part:
 
 def measured(ranks: Ranks) -> tuple[Measured, int]:
     """And the gradients' bytes."""
-    told = ranks.run("measure", FLAT, learning_rate=0.01, seed=0, target=None, limit_s=None, compute_ms=0.0)
-    if "error" in told:
-        raise RuntimeError(f"the link cannot be measured: {told['error']}")
-    return Measured(ranks.rate_mbit, told["compute_ms"], told["communication_ms"]), told["bytes"]
+    result = ranks.run("measure", FLAT, learning_rate=0.01, seed=0, target=None, limit_s=None, compute_ms=0.0)
+    if "error" in result:
+        raise RuntimeError(f"the link cannot be measured: {result['error']}")
+    return Measured(ranks.rate_mbit, result["compute_ms"], result["communication_ms"]), result["bytes"]
 
 
 def calibrated(part: Part) -> Measured:
@@ -110,7 +110,7 @@ def describe(link: Row) -> str:
 
 
 def link_of(part: Part) -> Row:
-    """As the first rows of the cell have it. The machine may have changed since: that is said."""
+    """As the first rows of the cell have it. The machine may have changed since: a line reports that."""
     found = results.link_row(part.cell, part.rows)
     if found is None:
         now = calibrated(part)
@@ -135,10 +135,10 @@ def target_of(part: Part) -> float:
     with part.open(None) as ranks:
 
         def best(rate: float, seed: int) -> float:
-            told = ranks.run(
+            result = ranks.run(
                 "train", REFERENCE, learning_rate=rate, seed=seed, target=None, limit_s=None, compute_ms=0.0
             )
-            value = task.best([value for _, value in told["curve"]])
+            value = task.best([value for _, value in result["curve"]])
             print(f"{part.cell.name}: DDP's best at learning rate {rate}, seed {seed}: {value:.2f}", flush=True)
             return value
 
@@ -150,33 +150,33 @@ def target_of(part: Part) -> float:
     return task.target(bests)
 
 
-def outcome(part: Part, link: Row, target: float, told: dict[str, Any]) -> Row:
+def outcome(part: Part, link: Row, target: float, result: dict[str, Any]) -> Row:
     """The part of a row that the run gave."""
     common = {"rate_mbit": link["rate_mbit"], "ratio": link["ratio"], "target": target}
-    if "error" in told:
-        return {**common, "reached": False, "why": told["error"], "time_s": None}
-    time_s = crossing_s(part.cell.task, target, told["curve"])
-    elapsed_s = told["curve"][-1][0]
+    if "error" in result:
+        return {**common, "reached": False, "why": result["error"], "time_s": None}
+    time_s = crossing_s(part.cell.task, target, result["curve"])
+    elapsed_s = result["curve"][-1][0]
     return {
-        **common, "reached": told["why"] == "reached", "why": told["why"], "time_s": elapsed_s if time_s is None else time_s,
-        "elapsed_s": elapsed_s, "steps": told["steps"], "lssr": 1 - told["synchronizations"] / told["steps"], "changes": told["changes"],
-        "best": part.cell.task.best([value for _, value in told["curve"]]),
-        "sent_mb": statistics.mean(told["sent_bytes"][:-1]) / 1e6, "most_sent_mb": max(told["sent_bytes"]) / 1e6,
-        "overhead": 1 - told["steps"] * link["compute_ms"] / 1e3 / elapsed_s,
+        **common, "reached": result["why"] == "reached", "why": result["why"], "time_s": elapsed_s if time_s is None else time_s,
+        "elapsed_s": elapsed_s, "steps": result["steps"], "lssr": 1 - result["synchronizations"] / result["steps"], "changes": result["changes"],
+        "best": part.cell.task.best([value for _, value in result["curve"]]),
+        "sent_mb": statistics.mean(result["sent_bytes"][:-1]) / 1e6, "most_sent_mb": max(result["sent_bytes"]) / 1e6,
+        "overhead": 1 - result["steps"] * link["compute_ms"] / 1e3 / elapsed_s,
     }  # fmt: skip
 
 
 def run_one(part: Part, ranks: Ranks, run: Run, link: Row, target: float) -> Row:
     order = {"learning_rate": run.learning_rate, "seed": run.seed, "target": target, "limit_s": run.limit_s}
-    told = ranks.run("train", run.method, compute_ms=link["compute_ms"], **order)
-    if told.get("error", "").startswith(("ImportError", "ModuleNotFoundError")):
-        raise RuntimeError(f"{run.method.name}: {told['error']}")
-    row = run.key(part.cell) | outcome(part, link, target, told)
+    result = ranks.run("train", run.method, compute_ms=link["compute_ms"], **order)
+    if result.get("error", "").startswith(("ImportError", "ModuleNotFoundError")):
+        raise RuntimeError(f"{run.method.name}: {result['error']}")
+    row = run.key(part.cell) | outcome(part, link, target, result)
     results.append(part.path, row)
     return row
 
 
-def told_of(row: Row) -> str:
+def summary_of(row: Row) -> str:
     begin = f"{row['method']}, learning rate {row['learning_rate']}, seed {row['seed']}"
     if row["time_s"] is None:
         return f"{begin}: {row['why']}"
@@ -198,13 +198,13 @@ def work(part: Part) -> None:
                     left = pending(part.cell, part.rows, FIRST_LIMIT * budget_s)
                     runs = most_left(part.cell, part.rows)
                     minutes = statistics.mean(took_s) * runs / 60
-                    print(f"{told_of(row)}; about {minutes:.0f} min left ({runs} runs at most)", flush=True)
+                    print(f"{summary_of(row)}; about {minutes:.0f} min left ({runs} runs at most)", flush=True)
         except RanksLost as error:
             lost = {"reached": False, "why": "no end", "time_s": None, "ratio": link["ratio"], "target": target}
             results.append(part.path, left[0].key(part.cell) | lost)
             print(f"{left[0].method.name}: {error}", flush=True)
         if time.monotonic() >= part.until:
-            print(f"{part.cell.name}: the time is over; say it again for what is left", flush=True)
+            print(f"{part.cell.name}: the time is over; run it again for what is left", flush=True)
             return
     print(f"{part.cell.name}: done", flush=True)
 

@@ -30,7 +30,7 @@ SELSYNC = (
 #: Slower than any.
 FAILED_S = 1e9
 
-#: How often seeds are drawn anew to see what a ratio of medians is worth, and the part that is left out on each side.
+#: How often seeds are drawn again to see what a ratio of medians is worth, and the part that is left out on each side.
 DRAWN, OUTSIDE = 2000, 0.05
 
 HEAD = """\
@@ -82,8 +82,8 @@ def summaries(cell: Cell, rows: Sequence[Row]) -> list[Summary]:
     return found
 
 
-def reference_of(told: Sequence[Summary]) -> float | None:
-    return next((each.median_s for each in told if each.method == REFERENCE), None)
+def reference_of(timed: Sequence[Summary]) -> float | None:
+    return next((each.median_s for each in timed if each.method == REFERENCE), None)
 
 
 def line(each: Summary, reference_s: float | None) -> str:
@@ -121,9 +121,9 @@ def section(cell: Cell, rows: list[Row]) -> str:
     """Empty where nothing was run, or only to find the target."""
     if twin := results.twin(cell, rows):
         return f"## {cell.name}\n\nThat is {twin.name}: its link needed no shaping.\n"
-    told = summaries(cell, rows)
+    timed = summaries(cell, rows)
     link, target = results.link_row(cell, rows), results.target_of(cell, rows)
-    if not told or link is None or target is None:
+    if not timed or link is None or target is None:
         return ""
     rate = "an unshaped link" if link["rate_mbit"] is None else f"links of {link['rate_mbit']:.0f} Mbit/s"
     unit = "perplexity" if cell.task.error else "% accuracy"
@@ -133,7 +133,7 @@ def section(cell: Cell, rows: list[Row]) -> str:
         f"Target {target:.2f} {unit}.{_unfinished(most_left(cell, rows))}\n",
         "| " + " | ".join(COLUMNS) + " |",
         "| " + " | ".join("---" for _ in COLUMNS) + " |",
-        *(line(each, reference_of(told)) for each in told),
+        *(line(each, reference_of(timed)) for each in timed),
     ]
     return "\n".join(lines) + "\n"
 
@@ -149,12 +149,12 @@ class Verdict:
     goal: str
     cell: Cell
     held: bool | None
-    told: str
+    text: str
 
 
-def fastest(told: Sequence[Summary], wanted: Callable[[Method], bool], seeds: int = 0) -> Summary | None:
+def fastest(timed: Sequence[Summary], wanted: Callable[[Method], bool], seeds: int = 0) -> Summary | None:
     """Of those methods that reached the target, and have so many seeds."""
-    found = [each for each in told if wanted(each.method) and len(each.rows) >= seeds and each.median_s is not None]
+    found = [each for each in timed if wanted(each.method) and len(each.rows) >= seeds and each.median_s is not None]
     return min(found, key=lambda each: each.median_s or 0.0, default=None)
 
 
@@ -166,8 +166,8 @@ def compared(goal: str, cell: Cell, ours: Summary | None, other: Summary | None,
         return Verdict(goal, cell, False, f"failed; {other.method.name} took {other.median_s:.1f} s")
     ratio, seeds = ours.median_s / other.median_s, min(len(ours.rows), len(other.rows))
     range_text = "of 1 seed" if seeds == 1 else "({:.2f} to {:.2f}), of {} seeds".format(*scatter(ours, other), seeds)
-    told = f"{ours.median_s:.1f} s, {other.method.name} {other.median_s:.1f} s: {ratio:.2f} times {range_text}"
-    return Verdict(goal, cell, ratio <= limit, told)
+    text = f"{ours.median_s:.1f} s, {other.method.name} {other.median_s:.1f} s: {ratio:.2f} times {range_text}"
+    return Verdict(goal, cell, ratio <= limit, text)
 
 
 def scatter(ours: Summary, other: Summary) -> tuple[float, float]:
@@ -183,18 +183,18 @@ def scatter(ours: Summary, other: Summary) -> tuple[float, float]:
 
 
 def verdicts(cell: Cell, rows: Sequence[Row]) -> Iterator[Verdict]:
-    told = summaries(cell, rows)
-    names = {each.method.name for each in told}
-    by_ddp = fastest(told, lambda method: method == REFERENCE)
+    timed = summaries(cell, rows)
+    names = {each.method.name for each in timed}
+    by_ddp = fastest(timed, lambda method: method == REFERENCE)
     if by_ddp is None:
         return
-    best = fastest(told, lambda method: method.name in SELSYNC)
+    best = fastest(timed, lambda method: method.name in SELSYNC)
     if cell.link.name == "paper" and not cell.task.by_label and (best is not None or names >= set(SELSYNC)):
         goal = f"SelSync with late flags at least {SELSYNC_TIMES:.0f} times as fast as DDP"
         yield compared(goal, cell, best, by_ddp, 1 / SELSYNC_TIMES)
     if "auto" in names:
-        auto = fastest(told, lambda method: method == AUTO)
-        fixed = fastest(told, lambda method: method.is_fixed, seeds=len(auto.rows) if auto else 0)
+        auto = fastest(timed, lambda method: method == AUTO)
+        fixed = fastest(timed, lambda method: method.is_fixed, seeds=len(auto.rows) if auto else 0)
         yield compared("`auto` within 10 % of the best fixed policy", cell, auto, fixed, NEAR_BEST)
         yield compared("`auto` never more than 5 % slower than DDP", cell, auto, by_ddp, NEVER_SLOWER)
 
@@ -203,9 +203,9 @@ def goals(rows: Sequence[Row]) -> str:
     found = [verdict for cell in CELLS.values() for verdict in verdicts(cell, rows)]
     if not found:
         return ""
-    said = {True: "held", False: "**missed**", None: "unknown"}
+    words = {True: "held", False: "**missed**", None: "unknown"}
     lines = ["## Goals\n", "| goal | cell | | |", "| --- | --- | --- | --- |"]
-    lines += [f"| {each.goal} | {each.cell.name} | {said[each.held]} | {each.told} |" for each in sorted(found, key=lambda each: each.goal)]  # fmt: skip
+    lines += [f"| {each.goal} | {each.cell.name} | {words[each.held]} | {each.text} |" for each in sorted(found, key=lambda each: each.goal)]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
 """
 The four tasks: small enough for a step of some milliseconds on one core, big enough that their gradients fill a shaped link.
 
-Digits are scikit-learn's 8 x 8 pictures (1,797), rolled by up to a pixel and noised anew at each draw; the held-out fifth is drawn four times, once and
+Digits are scikit-learn's 8 x 8 pictures (1,797), rolled by up to a pixel and noised again at each draw; the held-out fifth is drawn four times, once and
 for all. The text is made from a Markov chain of order 2, whose own perplexity is the least that anybody can reach.
 """
 
@@ -50,8 +50,8 @@ class Transformer(nn.Module):
         seen = self.symbol(text) + self.place.weight
         for layer in self.layers:
             seen = layer(seen, src_mask=self.mask, is_causal=True)
-        told: Tensor = self.out(seen)
-        return told.transpose(1, 2)
+        logits: Tensor = self.out(seen)
+        return logits.transpose(1, 2)
 
 
 def mlp() -> nn.Module:
@@ -119,13 +119,13 @@ def text() -> Data:
     return Data(length, trained[2 : 2 + 4 * length : 4].tolist(), draw, held_out)
 
 
-def accuracy(told: Tensor, targets: Tensor) -> float:
+def accuracy(logits: Tensor, targets: Tensor) -> float:
     """In percent."""
-    return 100 * (told.argmax(1) == targets).float().mean().item()
+    return 100 * (logits.argmax(1) == targets).float().mean().item()
 
 
-def perplexity(told: Tensor, targets: Tensor) -> float:
-    return math.exp(min(50.0, functional.cross_entropy(told, targets).item()))
+def perplexity(logits: Tensor, targets: Tensor) -> float:
+    return math.exp(min(50.0, functional.cross_entropy(logits, targets).item()))
 
 
 DATA: dict[str, Callable[[], Data]] = {"t1": digits, "t2": digits, "t3": text, "t4": digits}

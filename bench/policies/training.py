@@ -33,7 +33,7 @@ MOST_BUDGETS = 40
 
 @dataclass(frozen=True)
 class Order:
-    """A run as the ranks are told it. `target` and `limit_s` None: to the end of the budget."""
+    """A run as the ranks receive it. `target` and `limit_s` None: to the end of the budget."""
 
     task: str
     method: Method
@@ -69,8 +69,8 @@ class Rank:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self._generator = torch.Generator().manual_seed(order.seed * 1_000 + self.rank)
         size = batch_of_own(order.method, self.task.batch, self.ranks)
-        dealt = epochs(self.task, order.method, data, self.rank, self.ranks, order.seed)
-        self._batches = batches(dealt, size)
+        own_epochs = epochs(self.task, order.method, data, self.rank, self.ranks, order.seed)
+        self._batches = batches(own_epochs, size)
         self._inject = injecting(order.method, order.seed)
         self.network = network
         optimizer = torch.optim.SGD(network.parameters(), lr=order.learning_rate, momentum=MOMENTUM)
@@ -99,7 +99,7 @@ class Rank:
 
 
 class Judge:
-    """Rank 0 says when a run is over; it keeps (seconds, value) of each evaluation."""
+    """Rank 0 decides when a run is over; it keeps (seconds, value) of each evaluation."""
 
     def __init__(self, rank: Rank, board: Board) -> None:
         self._rank, self._board = rank, board
@@ -161,7 +161,7 @@ class Judge:
 
 
 def train(order: Order, network: nn.Module, data: Data) -> dict[str, Any]:
-    """What rank 0 tells of the run."""
+    """Rank 0's result of the run."""
     rank = Rank(order, network, data)
     judge = Judge(rank, Board(Path(order.folder), network, rank.rank, rank.ranks))
     evaluate: Callable[[int, Stopwatch], bool] = judge.out_of_step if order.method.is_served else judge.in_step

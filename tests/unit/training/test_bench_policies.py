@@ -331,7 +331,7 @@ def test_auto_is_compared_with_methods_of_as_many_seeds() -> None:
     """A method with one lucky seed does not count; the verdict names the number of seeds."""
     rows = ran(REFERENCE, *[40.0] * 5) + ran(SELSYNC, *[10.0] * 5) + ran(LOCAL, 2.0) + ran(AUTO, *[10.5] * 5)
     _, auto, _ = verdicts(FULL, rows)
-    assert (auto.held, auto.told) == (
+    assert (auto.held, auto.text) == (
         True,
         f"10.5 s, {SELSYNC.name} 10.0 s: 1.05 times (1.05 to 1.05), of 5 seeds",
     )

@@ -1,4 +1,4 @@
-"""What the benches of grandmasters share: simulated units, their part of a daemon's configuration, and what a process has used."""
+"""What the benches of grandmasters share: simulated ones, their part of a daemon's configuration, and a process's used time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 from timesyncd.simulation.bed import host as bed_host
 
 Facts = dict[str, Any]
-"""What `timesyncd simulate --json` tells of one unit."""
+"""What `timesyncd simulate --json` prints of one grandmaster."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def simulated(*options: str) -> Iterator[list[Facts]]:
-    """Units that run in a process of their own."""
+    """Grandmasters that run in a process of their own."""
     command = [sys.executable, "-m", "timesyncd", "simulate", "--json", *options]
     with subprocess.Popen(bed_host.dying_with_parent(command), stdout=subprocess.PIPE) as process:
         try:
@@ -30,38 +30,38 @@ def simulated(*options: str) -> Iterator[list[Facts]]:
             line = process.stdout.readline()
             if not line:
                 raise SystemExit("timesyncd simulate ended")
-            told = json.loads(line)
-            yield told.get("grandmasters", [told])
+            printed = json.loads(line)
+            yield printed.get("grandmasters", [printed])
         finally:
             process.terminate()
 
 
-def section(unit: Facts, folder: Path, *, v3: bool = False, **keys: float) -> str:
+def section(facts: Facts, folder: Path, *, v3: bool = False, **keys: float) -> str:
     """Its `[[grandmaster]]` table, with `keys` as they are; its secrets become files in the folder."""
-    host, _, port = unit["snmp"].rpartition(":")
-    written = {"name": unit["name"], "driver": "timeprovider", "host": host, "port": int(port), **keys}
+    host, _, port = facts["snmp"].rpartition(":")
+    written = {"name": facts["name"], "driver": "timeprovider", "host": host, "port": int(port), **keys}
     lines = ["[[grandmaster]]", *(f"{key} = {json.dumps(value)}" for key, value in written.items())]
     if v3:
-        user = unit["v3"]
-        passes = (f"{key} = {_secret(folder, unit, key, user[key])}" for key in ("auth_pass", "priv_pass"))
+        user = facts["v3"]
+        passes = (f"{key} = {_secret(folder, facts, key, user[key])}" for key in ("auth_pass", "priv_pass"))
         kinds = (f'{key} = "{user[key]}"' for key in ("auth", "priv"))
         lines.append(f'user = {{ name = "{user["user"]}", {", ".join([*kinds, *passes])} }}')
     else:
-        lines.append(f"community = {_secret(folder, unit, 'community', unit['community'])}")
+        lines.append(f"community = {_secret(folder, facts, 'community', facts['community'])}")
     return "\n".join([*lines, "", ""])
 
 
-def _secret(folder: Path, unit: Facts, key: str, secret: str) -> str:
-    path = folder / f"{unit['name']}.{key}"
+def _secret(folder: Path, facts: Facts, key: str, secret: str) -> str:
+    path = folder / f"{facts['name']}.{key}"
     path.write_text(secret)
     return f'{{ file = "{path}" }}'
 
 
-def credentials(unit: Facts, v3: bool) -> list[str]:
+def credentials(facts: Facts, v3: bool) -> list[str]:
     """The same for a command of net-snmp."""
-    user = unit["v3"]
+    user = facts["v3"]
     if not v3:
-        return ["-v2c", "-c", unit["community"]]
+        return ["-v2c", "-c", facts["community"]]
     protected = ["-a", "SHA-256", "-A", user["auth_pass"], "-x", "AES", "-X", user["priv_pass"]]
     return ["-v3", "-l", "authPriv", "-u", user["user"], *protected]
 
