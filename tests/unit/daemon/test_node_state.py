@@ -13,10 +13,9 @@ from wire import grandmaster, node_state
 from timesyncd import config
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Moment
-from timesyncd.daemon.node_state import NO_SOURCE, NodeView
+from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.remote_state import GRANDMASTER_EXPIRES_NS, JOB_EXPIRES_NS, RemoteStates, aged_state, last_known
 from timesyncd.driver import PollReport, options_of
-from timesyncd.findings.catalogue import CATALOGUE, Findings, Judgement, chain_step, finding_message
 from timesyncd.findings.node import state_findings
 from timesyncd.fleet.node_clock import Explanation
 from timesyncd.ipc.clock_segment import Epoch
@@ -384,67 +383,6 @@ def test_a_job_expires_a_minute_after_its_last_state() -> None:
     still, gone = after((JOB_EXPIRES_NS - 1) / NS_PER_S), after(JOB_EXPIRES_NS / NS_PER_S)
 
     assert (len(remote.jobs(still)), len(remote.jobs(gone)), len(remote.jobs(still))) == (1, 0, 0)
-
-
-SOURCE_LOST = SourceState(name="ptp", driver="ptp4l", reachable=False, reason="no answer", poll_duration_ns=1)
-SOURCE_NEW = SOURCE_LOST.model_copy(update={"poll_duration_ns": None})
-
-
-@pytest.mark.parametrize(
-    ("node", "found"),
-    [
-        ({}, {}),
-        ({"status": "HOLDOVER", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-holdover", "node-b"): "why"}),
-        ({"status": "UNKNOWN", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-unknown", "node-b"): "why"}),
-        ({"status": "DISRUPTED", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-disrupted", "node-b"): "why"}),
-        ({"sources": [SOURCE_LOST]}, {("source-lost", "ptp"): "no answer"}),
-        ({"sources": [SOURCE_NEW]}, {}),
-        ({"status": "UNKNOWN", "reason": NO_SOURCE, "reason_code": "no_source"}, {}),
-    ],
-)
-def test_what_is_wrong_now(node: dict[str, Any], found: dict[tuple[str, str], str]) -> None:
-    """One finding a condition, about its own subject, with evidence; what was never asked yet is no finding."""
-    judged = state_findings(remote_node(**node), None, None)
-
-    assert {key: each.evidence for key, each in judged.items()} == found
-
-
-def test_store_and_broker_are_the_node_s_own_findings() -> None:
-    """Both are lab of the node, with what went wrong as evidence."""
-    found = state_findings(remote_node(), "disk full", "no connection for 9 s")
-
-    assert found == {
-        ("store-failing", "node-b"): Judgement("disk full"),
-        ("broker-lost", "node-b"): Judgement("no connection for 9 s"),
-    }
-
-
-def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
-    """No condition leads to an id without an entry."""
-    found = [
-        state_findings(remote_node(status=status, sources=[SOURCE_LOST]), "full", "lost")
-        for status in ("HOLDOVER", "UNKNOWN", "DISRUPTED")
-    ]
-
-    assert {id for each in found for id, _ in each} <= set(CATALOGUE)
-
-
-def test_a_finding_s_wire_form_keeps_its_times() -> None:
-    """CLOCK_REALTIME, and null while it is open; and its chain."""
-    began = Findings().judge(
-        "source-lost",
-        "ptp",
-        Judgement("no answer", (chain_step("source-lost", "no answer"), chain_step("clock-unknown", "no bound"))),
-        17,
-    )
-    assert began is not None
-    message = finding_message(began)
-
-    assert (message.id, message.since_realtime_ns, message.until_realtime_ns) == ("source-lost", 17, None)
-    assert [(step.code, step.text) for step in message.chain] == [
-        ("source-lost", "no answer"),
-        ("clock-unknown", "no bound"),
-    ]
 
 
 def test_a_grandmaster_that_never_responded_has_a_state_too() -> None:

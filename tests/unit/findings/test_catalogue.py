@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timesyncd.findings.catalogue import CATALOGUE, EXPIRES_AFTER_NS, Findings, Judgement, chain_step
+from timesyncd.findings.catalogue import CATALOGUE, EXPIRES_AFTER_NS, Findings, Judgement, chain_step, finding_message
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
@@ -83,3 +83,21 @@ def test_every_finding_has_its_entry_in_the_handbook() -> None:
     entries = {line.strip("# `") for line in OPERATIONS.read_text().splitlines() if line.startswith("### `")}
 
     assert entries == set(CATALOGUE)
+
+
+def test_a_finding_s_wire_form_keeps_its_times() -> None:
+    """CLOCK_REALTIME, and null while it is open; and its chain."""
+    began = Findings().judge(
+        "source-lost",
+        "ptp",
+        Judgement("no answer", (chain_step("source-lost", "no answer"), chain_step("clock-unknown", "no bound"))),
+        17,
+    )
+    assert began is not None
+    message = finding_message(began)
+
+    assert (message.id, message.since_realtime_ns, message.until_realtime_ns) == ("source-lost", 17, None)
+    assert [(step.code, step.text) for step in message.chain] == [
+        ("source-lost", "no answer"),
+        ("clock-unknown", "no bound"),
+    ]

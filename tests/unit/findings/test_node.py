@@ -1,14 +1,24 @@
-"""Findings of the kernel's status and of the sources' agreement."""
+"""Findings of a node: the kernel's status, the sources' agreement, the path, and the published state."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from samples import HEALTHY
+from wire import node_state
 
-from timesyncd.findings.catalogue import CATALOGUE
-from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions, utc_conditions
+from timesyncd.daemon.node_state import NO_SOURCE
+from timesyncd.findings.catalogue import CATALOGUE, Judgement
+from timesyncd.findings.node import (
+    agreement_conditions,
+    kernel_conditions,
+    path_conditions,
+    state_findings,
+    utc_conditions,
+)
+from timesyncd.messages.node import NodeState, SourceState
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import KernelSample, UtcOrigin, UtcSample
 
@@ -123,6 +133,54 @@ def test_a_port_that_receives_no_announce_is_a_finding() -> None:
         None,
         "port SLAVE, and no Announce names its parent",
     )
+
+
+SOURCE_LOST = SourceState(name="ptp", driver="ptp4l", reachable=False, reason="no answer", poll_duration_ns=1)
+SOURCE_NEW = SOURCE_LOST.model_copy(update={"poll_duration_ns": None})
+
+
+def state(**changes: Any) -> NodeState:
+    fields: dict[str, Any] = {"status": "SYNCHRONIZED", "age_ns": 0, "since_realtime_ns": 1}
+    return node_state("node-b").model_copy(update=fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        ({}, {}),
+        ({"status": "HOLDOVER", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-holdover", "node-b"): "why"}),
+        ({"status": "UNKNOWN", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-unknown", "node-b"): "why"}),
+        ({"status": "DISRUPTED", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-disrupted", "node-b"): "why"}),
+        ({"sources": [SOURCE_LOST]}, {("source-lost", "ptp"): "no answer"}),
+        ({"sources": [SOURCE_NEW]}, {}),
+        ({"status": "UNKNOWN", "reason": NO_SOURCE, "reason_code": "no_source"}, {}),
+    ],
+)
+def test_each_condition_of_a_state_is_one_finding(node: dict[str, Any], found: dict[tuple[str, str], str]) -> None:
+    """One finding a condition, about its own subject, with evidence; a source that was never polled is no finding."""
+    judged = state_findings(state(**node), None, None)
+
+    assert {key: each.evidence for key, each in judged.items()} == found
+
+
+def test_store_and_broker_are_the_node_s_own_findings() -> None:
+    """Both are findings of the node, with the failure as evidence."""
+    found = state_findings(state(), "disk full", "no connection for 9 s")
+
+    assert found == {
+        ("store-failing", "node-b"): Judgement("disk full"),
+        ("broker-lost", "node-b"): Judgement("no connection for 9 s"),
+    }
+
+
+def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
+    """No condition leads to an id without an entry."""
+    found = [
+        state_findings(state(status=status, sources=[SOURCE_LOST]), "full", "lost")
+        for status in ("HOLDOVER", "UNKNOWN", "DISRUPTED")
+    ]
+
+    assert {id for each in found for id, _ in each} <= set(CATALOGUE)
 
 
 def test_every_finding_is_in_the_catalogue() -> None:
