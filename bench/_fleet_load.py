@@ -14,6 +14,7 @@ from typing import Any, Literal
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from timesyncd.config import TOPIC_PREFIX
 from timesyncd.messages.fleet import HistoryBatch, HistoryRow, Rollup, Summary
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
 
@@ -125,7 +126,7 @@ class Load:
         self._sequence += 1
         before, between, after = self._templates[self.status][index]
         payload = b"%b%d%b%d%b" % (before, self._sequence, between, time.time_ns(), after)
-        self._client.publish(f"timesyncd/v1/node/{name(index)}/state", payload, 0, retain=True)
+        self._client.publish(f"{TOPIC_PREFIX}/node/{name(index)}/state", payload, 0, retain=True)
 
     def send_all(self) -> None:
         for index in range(self._nodes):
@@ -142,7 +143,7 @@ class Load:
             while rolled < passed_s / self._rollups_every_s * self._nodes:
                 index, minute = rolled % self._nodes, rolled // self._nodes + 1
                 message = batch(index, minute, time.time_ns())
-                self._client.publish(f"timesyncd/v1/node/{name(index)}/history", message.model_dump_json(), 1)
+                self._client.publish(f"{TOPIC_PREFIX}/node/{name(index)}/history", message.model_dump_json(), 1)
                 rolled += 1
 
 

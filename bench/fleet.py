@@ -28,6 +28,7 @@ import paho.mqtt.client as paho
 from _grandmasters import cpu_s
 from paho.mqtt.enums import CallbackAPIVersion
 
+from timesyncd.config import TOPIC_PREFIX
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
@@ -157,7 +158,7 @@ def bare_us(nodes: int) -> float:
         client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
         client.on_message = lambda _client, _data, message: payloads.append(bytes(message.payload))
         client.connect("127.0.0.1", broker.port)
-        client.subscribe("timesyncd/v1/node/+/state")
+        client.subscribe(f"{TOPIC_PREFIX}/node/+/state")
         load = Load(broker.port, nodes)
         stack.callback(load.close)
         used_s = time.process_time()

@@ -24,6 +24,7 @@ from pathlib import Path
 import aiomqtt
 from _grandmasters import Facts, cpu_s, need, section, simulated
 
+from timesyncd.config import TOPIC_PREFIX
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import HOST, Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
@@ -65,7 +66,7 @@ class Way:
 def both_ways() -> tuple[Way, Way]:
     published, logged = re.compile(rb'"alarm_sequence":(\d+)'), re.compile(rb"\.11\.1\.9\.0 = INTEGER: (\d+)")
     return (
-        Way("timesyncd", free_udp_port(), "timesyncd/v1/node/watcher/event", published),
+        Way("timesyncd", free_udp_port(), f"{TOPIC_PREFIX}/node/watcher/event", published),
         Way("snmptrapd | mosquitto_pub", free_udp_port(), "peer", logged),
     )
 

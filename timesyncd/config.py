@@ -103,6 +103,10 @@ class SyslogSettings(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 514
 
 
+#: Every topic begins with it, unless `[mqtt] topic_prefix` is set.
+TOPIC_PREFIX = "timesyncd/v1"
+
+
 class MqttSettings(Section):
     """
     `[mqtt]`: the connection to the broker. `port` None means 1883, with `tls` 8883.
@@ -119,7 +123,7 @@ class MqttSettings(Section):
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
-    topic_prefix: Annotated[str, Field(pattern=r"^[^#+/]+(/[^#+/]+)*$")] = "timesyncd/v1"
+    topic_prefix: Annotated[str, Field(pattern=r"^[^#+/]+(/[^#+/]+)*$")] = TOPIC_PREFIX
     state_every_s: Annotated[float, Field(gt=0, le=3600)] = 2.0
     hubs: list[Name] = []
     outbox_days: Annotated[float, Field(gt=0, le=3650)] = 7

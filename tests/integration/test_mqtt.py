@@ -16,7 +16,7 @@ from mqtt_links import eventually, running
 from wire import cloud_event, grandmaster, history, marks, node_state, stored
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.config import MqttSettings, SecretSettings
+from timesyncd.config import TOPIC_PREFIX, MqttSettings, SecretSettings
 from timesyncd.ipc.job_segment import Plan
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, Stored
 from timesyncd.messages.jobs import JobState, MarkBatch
@@ -43,8 +43,7 @@ from timesyncd.simulation.bed.broker import Mosquitto
 
 pytestmark = pytest.mark.integration
 
-PREFIX = "timesyncd/v1"
-STATE_OF_N1 = NODE_STATE.topic(PREFIX, "n1")
+STATE_OF_N1 = NODE_STATE.topic(TOPIC_PREFIX, "n1")
 
 
 def state(sequence: int, node: str = "n1", incarnation: int = 1) -> NodeState:
@@ -279,7 +278,7 @@ async def test_poison_loses_nothing_else(mosquitto: Mosquitto) -> None:
             await other.publish(STATE_OF_N1, encode(state(1)))
             for payload in poison:
                 await other.publish(STATE_OF_N1, payload)
-            await other.publish(f"{PREFIX}/node/<b>/state", encode(state(1)))
+            await other.publish(f"{TOPIC_PREFIX}/node/<b>/state", encode(state(1)))
             await other.publish(STATE_OF_N1, encode(state(2)))
         await eventually(lambda: len(reader.messages()) == 2)
 
@@ -336,8 +335,8 @@ async def expiries(broker: Mosquitto, channel: MqttChannel) -> dict[str, int]:
     """For how long the broker keeps what it has retained of a channel, by its own answer."""
     found: dict[str, int] = {}
     async with aiomqtt.Client(broker.host, broker.port, protocol=aiomqtt.ProtocolVersion.V5) as reader:
-        await reader.subscribe(channel.pattern(PREFIX, "x"))
-        await reader.publish(channel.topic(PREFIX, "end"), b"end", qos=1)
+        await reader.subscribe(channel.pattern(TOPIC_PREFIX, "x"))
+        await reader.publish(channel.topic(TOPIC_PREFIX, "end"), b"end", qos=1)
         async for message in reader.messages:
             if message.payload == b"end":
                 return found
@@ -393,7 +392,7 @@ async def test_an_event_has_the_content_type_of_cloud_events(mosquitto: Mosquitt
     """By the content type that CloudEvents' binding to MQTT asks for in structured mode."""
     link = writer(mosquitto)
     async with aiomqtt.Client(mosquitto.host, mosquitto.port, protocol=aiomqtt.ProtocolVersion.V5) as listener:
-        await listener.subscribe(EVENT.pattern(PREFIX, "x"))
+        await listener.subscribe(EVENT.pattern(TOPIC_PREFIX, "x"))
         async with running(link):
             await eventually(lambda: link.connected)
             link.publish(cloud_event())

@@ -17,7 +17,7 @@ import pytest
 from mqtt_links import eventually, running
 from wire import grandmaster, history, hub_state, node_state, stored
 
-from timesyncd.config import MqttSettings, SecretSettings
+from timesyncd.config import TOPIC_PREFIX, MqttSettings, SecretSettings
 from timesyncd.messages.node import Message
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import ReceivedMessage
@@ -277,7 +277,7 @@ async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
 )  # fmt: skip
 async def test_the_acl_of_the_page_keeps_each_out_of_the_rest(user: str, channel: MqttChannel, subject: str) -> None:
     """A message on a topic that the ACL denies its user reaches no subscriber."""
-    topic = channel.topic("timesyncd/v1", subject)
+    topic = channel.topic(TOPIC_PREFIX, subject)
     acl = f"{ACL}\nuser admin\ntopic readwrite #\n"
     with Mosquitto(users=dict.fromkeys((user, "admin"), "x"), acl=acl) as broker:
         async with aiomqtt.Client(broker.host, broker.port, username="admin", password="x") as admin:
@@ -295,12 +295,12 @@ async def test_a_node_with_another_s_name_gets_an_error(caplog: pytest.LogCaptur
         secret = SecretSettings(env="TIMESYNCD_TEST_PASSWORD")
         logged = await reason_of_refusal(link(broker, "n2", tls=False, username="n1", password=secret), caplog)
 
-    assert logged == ["the broker refuses timesyncd/v1/node/n2/availability from this daemon: Not authorized"]
+    assert logged == [f"the broker refuses {TOPIC_PREFIX}/node/n2/availability from this daemon: Not authorized"]
 
 
 async def test_a_denied_topic_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """An ACL that forgets one topic costs what goes there, and nothing else."""
-    forgetful = "user n1\ntopic write timesyncd/v1/node/n1/availability\n"
+    forgetful = f"user n1\ntopic write {TOPIC_PREFIX}/node/n1/availability\n"
     with Mosquitto(users={"n1": "x"}, acl=forgetful) as broker, caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         node = link(broker, tls=False, username="n1", password=SecretSettings(env="TIMESYNCD_TEST_PASSWORD"))
         node.publish(history(1))
@@ -311,7 +311,7 @@ async def test_a_denied_topic_is_logged_once(caplog: pytest.LogCaptureFixture) -
 
     assert was_connected
     assert [record.getMessage() for record in caplog.records] == [
-        "mqtt: the broker refuses timesyncd/v1/node/n1/history from this daemon: Not authorized"
+        f"mqtt: the broker refuses {TOPIC_PREFIX}/node/n1/history from this daemon: Not authorized"
     ]
 
 

@@ -23,6 +23,7 @@ import paho.mqtt.client as paho
 from chromium import opened
 from paho.mqtt.enums import CallbackAPIVersion
 
+from timesyncd.config import TOPIC_PREFIX
 from timesyncd.messages.events import ALARM
 from timesyncd.messages.fleet import NODE_PATH
 from timesyncd.simulation.bed import host as bed_host
@@ -33,7 +34,6 @@ from timesyncd.simulation.grandmaster.simulated import SimulatedGrandmaster, Sim
 from timesyncd.store import history
 from timesyncd.store.engine import StoreLocation
 
-PREFIX = "timesyncd/v1/"
 #: As short as they may be.
 QUICK = {"state_interval_s": 1, "table_interval_s": 1, "timeout_s": 3}
 
@@ -166,7 +166,7 @@ class Listener:
     def __init__(self, broker: Mosquitto) -> None:
         self.messages: list[tuple[str, dict[str, Any], bool]] = []
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-        self._client.on_connect = lambda client, *_: client.subscribe(f"{PREFIX}#", qos=1)
+        self._client.on_connect = lambda client, *_: client.subscribe(f"{TOPIC_PREFIX}/#", qos=1)
         self._client.on_message = self._take
         self._client.connect(broker.host, broker.port)
 
@@ -181,7 +181,7 @@ class Listener:
     def _take(self, _client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
         if message.payload:
             content = json.loads(message.payload)
-            self.messages.append((message.topic.removeprefix(PREFIX), content, message.retain))
+            self.messages.append((message.topic.removeprefix(f"{TOPIC_PREFIX}/"), content, message.retain))
 
     def of(self, topic: str) -> list[dict[str, Any]]:
         """What was published on a topic, oldest first."""

@@ -29,6 +29,7 @@ import aiomqtt
 
 from timesyncd.bound import ClockStatus, Interval
 from timesyncd.client.clock import Clock
+from timesyncd.config import TOPIC_PREFIX
 from timesyncd.ipc.job_datagram import job_id
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
@@ -263,7 +264,7 @@ class Lab:
 
     def retained(self, topic: str) -> dict[str, Any]:
         """What the broker keeps on a topic below the prefix; empty: nothing, or there is no broker."""
-        return asyncio.run(_retained(self.broker, f"timesyncd/v1/{topic}"))
+        return asyncio.run(_retained(self.broker, f"{TOPIC_PREFIX}/{topic}"))
 
 
 async def _retained(broker: Mosquitto, topic: str) -> dict[str, Any]:

@@ -115,13 +115,13 @@ def test_any_line_makes_an_alarm_event_or_none(line: str) -> None:
 )
 def test_any_topic_is_located_or_malformed(subject: str, scope: str, leaf: str) -> None:
     """A topic of ours leads to a channel, and any other is refused."""
-    topic = f"timesyncd/v1/{scope}/{subject}/{leaf}"
+    topic = f"{config.TOPIC_PREFIX}/{scope}/{subject}/{leaf}"
     try:
-        channel, found = parse_topic("timesyncd/v1", topic)
+        channel, found = parse_topic(config.TOPIC_PREFIX, topic)
     except Malformed:
         return
 
-    assert channel.topic("timesyncd/v1", found) == topic
+    assert channel.topic(config.TOPIC_PREFIX, found) == topic
 
 
 scalars = st.one_of(

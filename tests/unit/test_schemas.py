@@ -12,6 +12,7 @@ from jsonschema_rs import Draft202012Validator
 from wire import alarm_event, finding, grandmaster, history, hub_state, marks, node_state, policy_request, stored
 
 from timesyncd.cli.schemas import documents
+from timesyncd.config import TOPIC_PREFIX
 from timesyncd.messages.events import CloudEvents, StateChanges
 from timesyncd.messages.node import Message, SourceState
 from timesyncd.mqtt.topics import CHANNELS, HUB_SUBSCRIPTIONS, NODE_SUBSCRIPTIONS, channel_of, encode
@@ -104,7 +105,7 @@ def test_every_channel_is_described() -> None:
     addresses = {name: channel["address"] for name, channel in ASYNCAPI["channels"].items()}
     parameters = {name: list(channel["parameters"]) for name, channel in ASYNCAPI["channels"].items()}
 
-    assert addresses == {c.name: c.topic("timesyncd/v1", f"{{{c.scope}}}") for c in CHANNELS}
+    assert addresses == {c.name: c.topic(TOPIC_PREFIX, f"{{{c.scope}}}") for c in CHANNELS}
     assert parameters == {c.name: [c.scope] for c in CHANNELS}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from timesyncd.audit.report import AuditReport
+from timesyncd.config import TOPIC_PREFIX
 from timesyncd.drivers.timeprovider._profiles import SHIPPED, load, proven_table
 from timesyncd.messages.events import (
     ALARM,
@@ -33,7 +34,6 @@ from timesyncd.web.app import ROUTES
 
 Json = dict[str, Any]
 
-DEFAULT_PREFIX = "timesyncd/v1"
 _DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 _PARAMETERS = {
     "node": "The node's name, as in its [node] section.",
@@ -96,7 +96,7 @@ def asyncapi() -> Json:
             "title": "timesyncd on MQTT",
             "version": "1.0.0",
             "description": "What timesyncd's daemons publish and receive, as seen by a daemon: send = it publishes. "
-            f"`{DEFAULT_PREFIX}` is the default of `[mqtt] topic_prefix`. Integers are signed 64-bit, times are "
+            f"`{TOPIC_PREFIX}` is the default of `[mqtt] topic_prefix`. Integers are signed 64-bit, times are "
             "nanoseconds, null is absent; a reader ignores keys that it does not know. A message is at most "
             f"{MAX_MESSAGE_BYTES} bytes; an empty message on a retained topic means that its subject no longer exists.",
         },
@@ -174,7 +174,7 @@ def _schema(message: type[Message]) -> Json:
 
 def _channel(channel: MqttChannel) -> Json:
     return {
-        "address": f"{DEFAULT_PREFIX}/{channel.address}",
+        "address": f"{TOPIC_PREFIX}/{channel.address}",
         "description": channel.summary,
         "parameters": {channel.scope: {"description": _PARAMETERS[channel.scope]}},
         "messages": {channel.name: {"$ref": f"#/components/messages/{channel.name}"}},

@@ -9,6 +9,7 @@ import pytest
 from wire import cloud_event, grandmaster, history, hub_state, marks, node_state, policy_request, stored
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import TOPIC_PREFIX
 from timesyncd.errors import Malformed
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import Message
@@ -34,24 +35,22 @@ from timesyncd.mqtt.topics import (
     subject_of,
 )
 
-PREFIX = "timesyncd/v1"
-
 
 @pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: str(channel.name))
 def test_a_topic_leads_back_to_its_channel(channel: MqttChannel) -> None:
     """`parse_topic` is the inverse of `topic`."""
-    assert parse_topic(PREFIX, channel.topic(PREFIX, "a.b-1")) == (channel, "a.b-1")
+    assert parse_topic(TOPIC_PREFIX, channel.topic(TOPIC_PREFIX, "a.b-1")) == (channel, "a.b-1")
 
 
 @pytest.mark.parametrize(
     "topic",
-    ["", "node/n1/state", "timesyncd/v1/node/n1", "timesyncd/v1/node/n1/state/x", "timesyncd/v1/job/n1/marks",
-     "timesyncd/v1/node//state", "timesyncd/v1/node/<b>/state", "timesyncd/v1timesyncd/v1/node/n1/state"],
+    ["", "node/n1/state", f"{TOPIC_PREFIX}/node/n1", f"{TOPIC_PREFIX}/node/n1/state/x", f"{TOPIC_PREFIX}/job/n1/marks",
+     f"{TOPIC_PREFIX}/node//state", f"{TOPIC_PREFIX}/node/<b>/state", f"{TOPIC_PREFIX}{TOPIC_PREFIX}/node/n1/state"],
 )  # fmt: skip
 def test_a_foreign_topic_is_refused(topic: str) -> None:
     """Another prefix, another depth, another leaf, or a subject that is no name."""
     with pytest.raises(Malformed):
-        parse_topic(PREFIX, topic)
+        parse_topic(TOPIC_PREFIX, topic)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +104,8 @@ def test_an_invalid_message_is_rejected(payload: bytes, error: str) -> None:
 
 def test_an_invalid_message_is_counted_and_logged_once_per_topic(caplog: pytest.LogCaptureFixture) -> None:
     """A topic is complained about once a connection, however much poison comes, and the next good message counts."""
-    inbox = Inbox(PREFIX, "me")
-    topic = NODE_STATE.topic(PREFIX, "n1")
+    inbox = Inbox(TOPIC_PREFIX, "me")
+    topic = NODE_STATE.topic(TOPIC_PREFIX, "n1")
     with caplog.at_level(logging.WARNING):
         poisoned = [inbox.receive(topic, b"{", False, 0) for _ in range(3)]
     good = inbox.receive(topic, encode(node_state()), False, 7)
@@ -121,12 +120,12 @@ def test_an_invalid_message_is_counted_and_logged_once_per_topic(caplog: pytest.
 
 def test_a_sender_writes_no_line_of_its_own_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Neither by a topic nor by the name of a key, and not at any length."""
-    inbox = Inbox(PREFIX, "me")
+    inbox = Inbox(TOPIC_PREFIX, "me")
     lie = "x\nERROR all is lost\x1b[31m" + "y" * 5_000
     state = node_state().model_dump() | {"terms": {lie: "z"}}
     with caplog.at_level(logging.WARNING):
-        inbox.receive(NODE_STATE.topic(PREFIX, "n1"), json.dumps(state).encode(), False, 0)
-        inbox.receive(f"{PREFIX}/node/{lie}/state", b"{}", False, 0)
+        inbox.receive(NODE_STATE.topic(TOPIC_PREFIX, "n1"), json.dumps(state).encode(), False, 0)
+        inbox.receive(f"{TOPIC_PREFIX}/node/{lie}/state", b"{}", False, 0)
     lines = [record.getMessage() for record in caplog.records]
 
     assert len(lines) == 2
@@ -135,12 +134,12 @@ def test_a_sender_writes_no_line_of_its_own_into_the_log(caplog: pytest.LogCaptu
 
 def test_a_restarted_incarnation_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Its later messages are accepted on all its topics."""
-    inbox = Inbox(PREFIX, "me")
+    inbox = Inbox(TOPIC_PREFIX, "me")
     states = [(9, 0, 0), (1, 5, 60), (1, 6, 62)]
     with caplog.at_level(logging.WARNING):
         took = [
             inbox.receive(
-                channel_of(type(message)).topic(PREFIX, subject_of(message, "n1")),
+                channel_of(type(message)).topic(TOPIC_PREFIX, subject_of(message, "n1")),
                 encode(message),
                 False,
                 at_s * NS_PER_S,
@@ -157,8 +156,8 @@ def test_a_restarted_incarnation_is_logged_once(caplog: pytest.LogCaptureFixture
 
 def test_what_came_while_we_were_away_is_not_missed() -> None:
     """A replayed message right after a reconnection is as old as before."""
-    inbox = Inbox(PREFIX, "me")
-    topic = NODE_STATE.topic(PREFIX, "n1")
+    inbox = Inbox(TOPIC_PREFIX, "me")
+    topic = NODE_STATE.topic(TOPIC_PREFIX, "n1")
     inbox.receive(topic, encode(node_state(incarnation=9)), False, 0)
     inbox.reconnected(900 * NS_PER_S)
 
@@ -238,7 +237,7 @@ def test_a_batch_of_history_has_a_size(rows: int) -> None:
 
 def test_warnings_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """Invalid messages on ever new topics fill neither the log nor the memory."""
-    inbox = Inbox(PREFIX, "me")
+    inbox = Inbox(TOPIC_PREFIX, "me")
     with caplog.at_level(logging.WARNING):
         for number in range(2 * MAX_WARNINGS):
             inbox.receive(f"other/{number}", b"x", False, 0)
@@ -257,9 +256,9 @@ def test_warnings_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
 def test_our_own_message_is_ignored(message: Message) -> None:
     """The broker's copy of our own message is ignored, and is not invalid."""
     channel = channel_of(type(message))
-    inbox = Inbox(PREFIX, "me")
+    inbox = Inbox(TOPIC_PREFIX, "me")
 
-    assert inbox.receive(channel.topic(PREFIX, subject_of(message, "me")), encode(message), True, 0) is None
+    assert inbox.receive(channel.topic(TOPIC_PREFIX, subject_of(message, "me")), encode(message), True, 0) is None
     assert (inbox.rejected, inbox.outdated) == (0, 0)
 
 
@@ -301,9 +300,11 @@ def test_only_addressed_channels_have_one_subscriber() -> None:
     """
     If each of 10,000 nodes received the confirmations for all others, that would be 100,000,000 messages a minute.
     """
-    patterns = {channel.name: channel.pattern(PREFIX, "n1") for channel in (*HUB_SUBSCRIPTIONS, *NODE_SUBSCRIPTIONS)}
+    patterns = {
+        channel.name: channel.pattern(TOPIC_PREFIX, "n1") for channel in (*HUB_SUBSCRIPTIONS, *NODE_SUBSCRIPTIONS)
+    }
 
-    assert patterns.pop("stored") == f"{PREFIX}/node/n1/stored"
+    assert patterns.pop("stored") == f"{TOPIC_PREFIX}/node/n1/stored"
     assert all(pattern.split("/")[3] == "+" for pattern in patterns.values())
 
 
@@ -315,9 +316,9 @@ def test_every_retained_message_expires(channel: MqttChannel) -> None:
 
 def test_an_empty_message_clears() -> None:
     """A cleared retained topic is no poison and no message."""
-    inbox = Inbox(PREFIX, "me")
+    inbox = Inbox(TOPIC_PREFIX, "me")
 
-    assert inbox.receive(JOB_STATE.topic(PREFIX, "0123456789abcdef"), b"", False, 0) is None
+    assert inbox.receive(JOB_STATE.topic(TOPIC_PREFIX, "0123456789abcdef"), b"", False, 0) is None
     assert inbox.rejected == 0
 
 
