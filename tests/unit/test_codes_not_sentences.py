@@ -17,7 +17,7 @@ from rich.console import Console, Group, RenderableType
 from snapshots import EVERYTHING, RECORDED
 
 from timesyncd.bound import Reason, unbounded
-from timesyncd.cli._status_tables import grandmaster_tables, job_tables, node_tables
+from timesyncd.cli._tables import grandmaster_tables, job_tables, node_tables
 from timesyncd.cli.budget import current_bound_lines, node_forecast, reference_lines
 from timesyncd.cli.doctor.checks import checks, exit_status
 from timesyncd.cli.render import screen

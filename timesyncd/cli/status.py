@@ -40,7 +40,7 @@ def run(args: Namespace) -> int:
 
 def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
     """The exit status. A grandmaster precedes a node of the same name, and a node a job; a job has a name and an id."""
-    from timesyncd.cli._status_tables import grandmaster_tables, job_tables, node_tables
+    from timesyncd.cli._tables import grandmaster_tables, job_tables, node_tables
     from timesyncd.messages.jobs import JobState
     from timesyncd.messages.node import GrandmasterState, NodeState
 

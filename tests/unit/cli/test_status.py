@@ -13,7 +13,7 @@ from grandmaster_samples import EVERYTHING
 from rich.console import Console, Group, RenderableType
 
 from timesyncd.cli import status
-from timesyncd.cli._status_tables import grandmaster_tables, node_tables
+from timesyncd.cli._tables import grandmaster_tables, node_tables
 from timesyncd.client import api
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, NodeState, grandmaster_state
