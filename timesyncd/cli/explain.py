@@ -61,6 +61,6 @@ def _node_state(args: Namespace) -> tuple[NodeState, str]:
 def _print(node: NodeState) -> None:
     from rich.console import Console, Group
 
-    from timesyncd.cli._explain_tables import budget_tables
+    from timesyncd.cli._tables import budget_tables
 
     Console(highlight=False).print(Group(*budget_tables(node)))

@@ -14,7 +14,7 @@ from rich.console import Console, Group
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unbounded
 from timesyncd.cli import explain
-from timesyncd.cli._explain_tables import budget_tables
+from timesyncd.cli._tables import budget_tables
 from timesyncd.client import api
 from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.errors import Unreachable
