@@ -1,21 +1,26 @@
-"""Findings that need the states of many nodes. Pure: time is an argument."""
+"""
+Findings that need the states of many nodes. Pure: time is an argument.
+
+A node's offset may jump alone: its siblings' offsets separate a jump of the grandmaster from one of the node. The path
+delays of a rack, a hall or a parent clock may change together: a link was rerouted or is congested.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median, median_low
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings import fleet_delays, fleet_outliers
+from timesyncd.findings import fleet_outliers
 from timesyncd.findings.catalogue import Judgement, chain_step
-from timesyncd.findings.fleet_nodes import NodeRecord
-from timesyncd.findings.fleet_offsets import ID as ALONE
-from timesyncd.findings.fleet_offsets import LoneOffsets
+from timesyncd.findings.fleet_nodes import SIGMA_PER_MAD, NodeRecord
 from timesyncd.findings.fleet_outliers import DOMAIN, GRANDMASTER, OtherGrandmasters, other_domains
 from timesyncd.findings.text import identities, names_text, utc_text
 from timesyncd.fleet.node_clock import SILENT_AFTER_NS, silent_after_ns
 from timesyncd.messages.node import GrandmasterState, NodeState
-from timesyncd.units import span_text
+from timesyncd.units import duration_text, span_text
 
 MISSING = "hub-nodes-missing"
 #: The subject of findings that concern the whole fleet.
@@ -107,7 +112,7 @@ class FleetFindings:
     ) -> dict[Key, Judgement]:
         names = {identity: grandmaster.name for grandmaster in grandmasters for identity in identities(grandmaster)}
         found = self._lone_offsets.judge(live, now_ns)
-        found |= fleet_delays.judge(live, now_ns)
+        found |= moved_together(live, now_ns)
         found |= fleet_outliers.judge(live, lambda identity: names.get(identity, identity))
         found |= other_domains(live)
         return found | self._other_grandmasters.judge(live, names.keys())
@@ -184,3 +189,205 @@ def without_duplicates(
         for key, judgement in of_grandmasters.items()
         if key[0] != "grandmasters-disagree" or wrong.isdisjoint(key[1].split(", "))
     } | dict(of_fleet)
+
+
+DELAYS_MOVED = "rack-path-delay-moved"
+
+#: Nearly all of at least so many nodes; fewer may change by chance.
+MIN_MOVED_NODES = 5
+NEARLY_ALL = 0.9
+
+#: A change reaches the hub after each node's delay filter and state interval.
+TOGETHER_NS = 15 * NS_PER_S
+LASTS_NS = 8 * NS_PER_S
+
+#: While such a share of a larger group has changed, its other nodes may follow: its parts are published only after
+#: this.
+GROWING = 0.6
+GROWS_FOR_NS = 15 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """
+    A group whose path delay changed: the nodes that changed together, since when, from which median and by how much.
+    """
+
+    name: str
+    nodes: frozenset[str]
+    members: int
+    since_ns: int
+    before_ns: int
+    by_ns: int
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.nodes) >= NEARLY_ALL * self.members
+
+
+def moved_together(nodes: Sequence[NodeRecord], now_ns: int) -> dict[Key, Judgement]:
+    """One finding for the largest group, and none for the groups within it; `nodes` are the reporting ones."""
+    found: list[_Moved] = []
+    growing: list[_Moved] = []
+    for moved in sorted(_candidates(nodes), key=lambda moved: -moved.members):
+        lasted_ns = now_ns - moved.since_ns
+        if any(moved.nodes <= larger.nodes for larger in found):
+            continue
+        if not moved.is_whole:
+            growing.append(moved)
+        elif lasted_ns >= LASTS_NS and (lasted_ns >= GROWS_FOR_NS or not _is_within(moved, growing)):
+            found.append(moved)
+        else:
+            growing.append(moved)
+    return {(DELAYS_MOVED, moved.name): _moved_judgement(moved) for moved in found}
+
+
+def _is_within(moved: _Moved, growing: Iterable[_Moved]) -> bool:
+    return any(moved.nodes <= larger.nodes for larger in growing)
+
+
+def _candidates(nodes: Sequence[NodeRecord]) -> list[_Moved]:
+    """Groups of which GROWING or more changed in one direction at about one time."""
+    known = [node for node in nodes if node.delays.is_known]
+    moved = [node for node in known if node.delays.direction]
+    if len(moved) < MIN_MOVED_NODES:
+        return []
+    by_group: dict[tuple[str, int], list[NodeRecord]] = {}
+    for node in moved:
+        for group in _places(node):
+            by_group.setdefault((group, node.delays.direction), []).append(node)
+    members = Counter(group for node in known for group in _places(node))
+    found = (_together(name, members[name], each) for (name, _), each in by_group.items())
+    return [each for each in found if len(each.nodes) >= max(MIN_MOVED_NODES, GROWING * each.members)]
+
+
+def _together(name: str, members: int, moved: Sequence[NodeRecord]) -> _Moved:
+    since_ns = median_low([node.delays.since_ns for node in moved])
+    together = [node for node in moved if abs(node.delays.since_ns - since_ns) <= TOGETHER_NS]
+    before_ns = median_low([node.delays.median_ns for node in together])
+    by_ns = median_low([node.delays.moved_ns for node in together])
+    return _Moved(name, frozenset(node.node for node in together), members, since_ns, before_ns, by_ns)
+
+
+def _places(node: NodeRecord) -> list[str]:
+    """
+    Its rack, the hall around it and so on, and its parent clock. The rack comes first where both have the same nodes.
+    """
+    places = node.topology.split("/") if node.topology else []
+    groups = ["/".join(places[:depth]) for depth in range(len(places), 0, -1)]
+    return [*groups, node.parent] if node.parent else groups
+
+
+def _moved_judgement(moved: _Moved) -> Judgement:
+    direction, by_ns = ("longer" if moved.by_ns > 0 else "shorter"), duration_text(abs(moved.by_ns))
+    after_ns = moved.before_ns + moved.by_ns
+    evidence = (
+        f"the path delay of {len(moved.nodes)} of {moved.members} nodes became {by_ns} {direction} within "
+        f"{2 * TOGETHER_NS // NS_PER_S} s: from {duration_text(moved.before_ns)} "
+        f"to {duration_text(after_ns)} (medians)"
+    )
+    path = chain_step("path-delay-moved", f"the path to {moved.name} is {by_ns} {direction}")
+    return Judgement(
+        evidence, (path, chain_step("clock-error", f"if only one direction changed, its clocks err by {by_ns}"))
+    )
+
+
+ALONE = "node-offset-alone"
+Group = tuple[str, str]
+"""How siblings belong together ("behind", "under", "in"), and the name of what they share."""
+
+#: With fewer siblings it is undecidable which node moved.
+MIN_SIBLINGS = 5
+
+SIGMAS = 8
+
+#: More nodes than this at once, and more than a tenth of the group, have a common cause.
+MAX_AT_ONCE = 3
+AT_ONCE_NS = 60 * NS_PER_S
+
+#: After a common cause each node's servo settles at its own pace.
+SETTLES_WITHIN_NS = 120 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """A group's median offset and median error; half of the offsets are within `spread_ns` of the median."""
+
+    offset_ns: int
+    spread_ns: int
+    error_ns: int
+    nodes: int
+
+    def allowed_ns(self, node: NodeRecord) -> int:
+        """What noise and the bounds of both sides explain."""
+        return max(int(SIGMAS * SIGMA_PER_MAD * self.spread_ns), node.error_ns + self.error_ns)
+
+
+class LoneOffsets:
+    """Judges the reporting nodes once a round; each offset counts once."""
+
+    def __init__(self) -> None:
+        self._unsettled: dict[Group, int] = {}
+
+    def judge(self, nodes: Iterable[NodeRecord], now_ns: int) -> dict[Key, Judgement]:
+        self._unsettled = {group: until_ns for group, until_ns in self._unsettled.items() if now_ns < until_ns}
+        judged: dict[Key, Judgement] = {}
+        for group, members in _sibling_groups(nodes).items():
+            usual = _usual(members)
+            suspects = list(self._suspects(group, members, usual, now_ns))
+            recent = [node for node in suspects if now_ns - node.offsets.since_ns < AT_ONCE_NS]
+            if sum(node.offsets.is_beyond_chance for node in recent) > max(1, min(MAX_AT_ONCE, len(members) // 10)):
+                self._unsettled[group] = now_ns + SETTLES_WITHIN_NS
+                for node in recent:
+                    node.offsets.clear()
+            judged |= {
+                (ALONE, node.node): _judgement(node, usual, group) for node in suspects if node.offsets.is_alone(now_ns)
+            }
+        return judged
+
+    def _suspects(
+        self, group: Group, members: Sequence[NodeRecord], usual: _Usual, now_ns: int
+    ) -> Iterator[NodeRecord]:
+        is_settled = group not in self._unsettled
+        for node in members:
+            if node.is_new and node.offset_ns is not None and is_settled:
+                node.offsets.update(node.offset_ns - usual.offset_ns, usual.allowed_ns(node), now_ns)
+            node.is_new = False
+            if node.offsets.suspect:
+                yield node
+
+
+def _sibling_groups(nodes: Iterable[NodeRecord]) -> dict[Group, list[NodeRecord]]:
+    """By parent clock where it has enough nodes, else by grandmaster, else by rack; a node is in at most one group."""
+    measured = [node for node in nodes if node.offset_ns is not None]
+    parents = Counter(node.parent for node in measured)
+    grandmasters = Counter(node.grandmaster for node in measured)
+    found: dict[Group, list[NodeRecord]] = {}
+    for node in measured:
+        if node.parent and parents[node.parent] >= MIN_SIBLINGS:
+            group = ("behind", node.parent)
+        elif node.grandmaster and grandmasters[node.grandmaster] >= MIN_SIBLINGS:
+            group = ("under", node.grandmaster)
+        else:
+            group = ("in", node.topology)
+        found.setdefault(group, []).append(node)
+    return {group: members for group, members in found.items() if len(members) >= MIN_SIBLINGS and group[1]}
+
+
+def _usual(members: Sequence[NodeRecord]) -> _Usual:
+    offsets = [node.offset_ns for node in members if node.offset_ns is not None]
+    offset_ns = int(median(offsets))
+    spread_ns = int(median([abs(each - offset_ns) for each in offsets]))
+    return _Usual(offset_ns, spread_ns, int(median([node.error_ns for node in members])), len(members))
+
+
+def _judgement(node: NodeRecord, usual: _Usual, group: Group) -> Judgement:
+    history, (where, name) = node.offsets, group
+    direction = "ahead of" if history.least_ns > 0 else "behind"
+    return Judgement(
+        f"at least {duration_text(abs(history.least_ns))} {direction} the median of {usual.nodes} nodes {where} "
+        f"{name} in each of "
+        f"{history.suspect} readings; half of these nodes are within {duration_text(usual.spread_ns)} of it, "
+        f"the node was within {duration_text(history.usual_ns)}, and the bounds explain "
+        f"{duration_text(usual.allowed_ns(node))}"
+    )
