@@ -15,8 +15,7 @@ from heapq import heappop, heappush
 from timesyncd.client.phase import StepPacer
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.phase_fit import StepTimes
-from timesyncd.hub.phase_jobs import PLAN_EVERY_NS
-from timesyncd.hub.phases import LinkPlan, Member, decide
+from timesyncd.hub.phases import PLAN_EVERY_NS, LinkPlan, Member, decide
 from timesyncd.ipc.job_segment import Plan
 
 MS = 1_000_000

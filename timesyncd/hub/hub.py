@@ -20,7 +20,7 @@ from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown_alignment
 from timesyncd.fleet.registry import Fleet
 from timesyncd.hub.barrier_plan import BarrierObservation, BarrierState, decide, take_over, with_changes
 from timesyncd.hub.groups import JobGroups
-from timesyncd.hub.phase_jobs import JobPhases
+from timesyncd.hub.phases import JobPhases
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.ipc.job_segment import Plan
 from timesyncd.jobs.arrivals import Sync

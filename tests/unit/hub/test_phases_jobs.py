@@ -10,8 +10,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.config import HubSettings
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.hub import Hub
-from timesyncd.hub.phase_jobs import step_times
-from timesyncd.hub.phases import AHEAD_NS
+from timesyncd.hub.phases import AHEAD_NS, step_times
 from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs.arrivals import StepMark
 from timesyncd.jobs.window import StepRecord
