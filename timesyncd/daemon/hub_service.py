@@ -15,8 +15,7 @@ from timesyncd.findings.fleet import FleetFindings, Key
 from timesyncd.findings.followers import Follower, Followers
 from timesyncd.fleet.node_clock import AgedStatus, aged_statuses, bounded_ns
 from timesyncd.fleet.registry import FleetOverview
-from timesyncd.hub.hub import Hub, HubOutput
-from timesyncd.hub.primary import STATE_EVERY_NS, Primary
+from timesyncd.hub.hub import STATE_EVERY_NS, Hub, HubOutput, Primary
 from timesyncd.jobs.joining import JOB_ENDS_AFTER_NS
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState

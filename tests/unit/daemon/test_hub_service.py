@@ -14,7 +14,7 @@ from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
 from timesyncd.daemon.hub_service import EXPIRES_AFTER_NS, HubService
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
-from timesyncd.hub.primary import GONE_AFTER_NS, LISTEN_NS
+from timesyncd.hub.hub import GONE_AFTER_NS, LISTEN_NS
 from timesyncd.messages.jobs import JobState
 from timesyncd.model.grandmaster import Invalidation
 

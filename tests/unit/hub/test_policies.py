@@ -17,7 +17,7 @@ from timesyncd.daemon.hub_service import REFUSAL_LOGGED_EVERY_NS, HubService
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.driver import options_of
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
-from timesyncd.hub.primary import GONE_AFTER_NS, LISTEN_NS
+from timesyncd.hub.hub import GONE_AFTER_NS, LISTEN_NS
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import job_id
 from timesyncd.ipc.job_segment import Plan

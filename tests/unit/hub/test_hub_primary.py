@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.hub.primary import GONE_AFTER_NS, LISTEN_NS, STATE_EVERY_NS, Primary
+from timesyncd.hub.hub import GONE_AFTER_NS, LISTEN_NS, STATE_EVERY_NS, Primary
 from timesyncd.messages.fleet import HubState
 
 START = 1_000 * NS_PER_S
