@@ -12,7 +12,7 @@ from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState, Nod
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState
 from timesyncd.metrics.exposition import Counters, MetricsSnapshot
-from timesyncd.metrics.fleet import FleetSnapshot, MessageLag
+from timesyncd.metrics.hub import FleetSnapshot, MessageLag
 
 RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
 NODE = NodeState.model_validate(RECORDED["nodes"][0])

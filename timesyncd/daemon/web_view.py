@@ -16,7 +16,7 @@ from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, Hub
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, status_name
 from timesyncd.metrics.exposition import Counters, Metrics, MetricsSnapshot
-from timesyncd.metrics.fleet import FleetSnapshot, MessageLag
+from timesyncd.metrics.hub import FleetSnapshot, MessageLag
 from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 
 

@@ -25,9 +25,9 @@ from timesyncd.messages.node import (
     Status,
     status_name,
 )
-from timesyncd.metrics import fleet as metrics_fleet
+from timesyncd.metrics import hub as metrics_fleet
 from timesyncd.metrics import jobs as metrics_jobs
-from timesyncd.metrics.fleet import FleetSnapshot, MessageLag
+from timesyncd.metrics.hub import FleetSnapshot, MessageLag
 from timesyncd.metrics.grandmasters import grandmasters
 from timesyncd.metrics.parts import gauge, seconds, state_rows
 from timesyncd.sample import PortState
