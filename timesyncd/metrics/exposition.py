@@ -25,10 +25,9 @@ from timesyncd.messages.node import (
     Status,
     status_name,
 )
-from timesyncd.metrics import hub as metrics_fleet
-from timesyncd.metrics import jobs as metrics_jobs
-from timesyncd.metrics.hub import FleetSnapshot, MessageLag
+from timesyncd.metrics import hub
 from timesyncd.metrics.grandmasters import grandmasters
+from timesyncd.metrics.hub import FleetSnapshot, MessageLag
 from timesyncd.metrics.parts import gauge, seconds, state_rows
 from timesyncd.sample import PortState
 
@@ -131,10 +130,10 @@ def families(snapshot: MetricsSnapshot, realtime_ns: int) -> Iterator[Metric]:
     yield from _sources(snapshot.node.sources)
     yield from _polls(snapshot.polls)
     yield from grandmasters(snapshot.grandmasters)
-    yield from metrics_jobs.jobs(snapshot.jobs, realtime_ns)
-    yield from metrics_fleet.findings(snapshot.findings)
+    yield from hub.jobs(snapshot.jobs, realtime_ns)
+    yield from hub.findings(snapshot.findings)
     if snapshot.fleet is not None:
-        yield from metrics_fleet.fleet(snapshot.fleet, realtime_ns)
+        yield from hub.fleet(snapshot.fleet, realtime_ns)
     yield from _services(snapshot)
     yield from _counters(snapshot.counters)
 
