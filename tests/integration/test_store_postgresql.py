@@ -26,7 +26,8 @@ from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import CloudEvent
 from timesyncd.model.observation import Observation
 from timesyncd.simulation.bed.host import End, Namespace, join
-from timesyncd.store import history, postgresql, writer
+from timesyncd.store import engine as store_engine
+from timesyncd.store import history, writer
 from timesyncd.store.engine import StoreLocation, migrate, reader_engine, writer_engine
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
@@ -127,7 +128,7 @@ def far_server(server: Server, name: str) -> Iterator[tuple[StoreLocation, Names
 
 def test_a_server_that_vanishes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection is not closed and no response arrives: pending statements fail nevertheless."""
-    monkeypatch.setattr(postgresql, "GONE_S", 1.0)
+    monkeypatch.setattr(store_engine, "GONE_S", 1.0)
     server = shared_server()
     with far_server(server, database_of(server.database())) as (location, network), ThreadPoolExecutor(1) as pool:
         engine = writer_engine(location)

@@ -15,7 +15,7 @@ from samples import HEALTHY
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow
 from timesyncd.model.observation import Observation
-from timesyncd.store import postgresql, sqlite, writer
+from timesyncd.store import engine, writer
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.session import OutboxLimits
@@ -104,7 +104,6 @@ def has_stored(node: Node, rows: int) -> bool:
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that looks often, and waits neither for a lock nor long before it tries again."""
-    monkeypatch.setattr(sqlite, "BUSY_S", 0.01)
-    monkeypatch.setattr(postgresql, "BUSY_S", 0.01)
+    monkeypatch.setattr(engine, "BUSY_S", 0.01)
     monkeypatch.setattr(writer, "RETRY_S", 0.05)
     monkeypatch.setattr(writer, "BATCH_S", 0.05)

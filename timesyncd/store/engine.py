@@ -1,24 +1,33 @@
 """
-Where a store is (a SQLite file or a PostgreSQL database) and how it is opened: by its one writer, by readers and for migration.
+Where a store is (a SQLite file or a PostgreSQL database) and how it is opened: by its one writer, by readers and for
+migration.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pydantic import SecretStr
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.config import StoreSettings, check_store_url
 from timesyncd.errors import ConfigError, StoreError
-from timesyncd.store import postgresql, sqlite
+
+if TYPE_CHECKING:
+    import psycopg
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +71,17 @@ MIGRATION_LIMIT_S = 600.0
 def writer_engine(location: StoreLocation, *, durable: bool = False) -> Engine:
     """For the only writer. `durable`: a power failure loses no commit. Raises StoreError."""
     if location.url is not None:
-        return postgresql.writer_engine(location.url, location.password)
+        return postgresql_writer(location.url, location.password)
     assert location.path is not None
-    return sqlite.writer_engine(location.path, durable=durable)
+    return sqlite_writer(location.path, durable=durable)
 
 
 def reader_engine(location: StoreLocation) -> Engine:
     """Reads while the writer writes, and writes nothing. Raises StoreError if the store does not exist or cannot be read."""
     if location.url is not None:
-        return postgresql.reader_engine(location.url, location.password)
+        return postgresql_reader(location.url, location.password)
     assert location.path is not None
-    return sqlite.reader_engine(location.path)
+    return sqlite_reader(location.path)
 
 
 @contextmanager
@@ -90,7 +99,7 @@ def reading(location: StoreLocation) -> Iterator[Connection]:
 
 def identity(location: StoreLocation) -> int:
     """A number that changes when the store's file is replaced, 0 if there is no file. Always 1 for a server, which reports the loss itself."""
-    return 1 if location.path is None else sqlite.identity(location.path)
+    return 1 if location.path is None else file_identity(location.path)
 
 
 def migrate(location: StoreLocation) -> None:
@@ -116,3 +125,134 @@ def store_error(location: StoreLocation, error: Exception) -> StoreError:
     """The database's own error text, in one line, without the statement and its parameters."""
     cause = getattr(error, "orig", None) or error
     return StoreError(f"{location}: {cause}".splitlines()[0])
+
+
+#: How long a statement waits for another connection's lock before it fails.
+BUSY_S = 5.0
+
+# For a type without an adapter, sqlite3 searches for one at each value: a third of the time of a row with flags and NULLs.
+sqlite3.register_adapter(bool, int)
+sqlite3.register_adapter(type(None), lambda none: none)
+
+
+def prepare_file(path: Path) -> None:
+    """Create the file with a write-ahead log, so that readers do not wait for the writer. Raises OSError and sqlite3.Error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+
+
+def sqlite_writer(path: Path, *, durable: bool) -> Engine:
+    """
+    Transactions begin IMMEDIATE, so that they wait for the lock at their start and not half-way.
+
+    With WAL a commit is in the kernel when it returns, so a killed process loses nothing of it. A power failure may lose the
+    commits since the last checkpoint and never damages the file. With `durable`, a commit is on the disk when it returns.
+    """
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        connect_args={"timeout": BUSY_S},
+        json_serializer=partial(json.dumps, separators=(",", ":")),
+    )
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def sqlite_reader(path: Path) -> Engine:
+    """
+    Raises StoreError if the file does not exist.
+
+    SQLite must create the log of a file at rest (its daemon stopped cleanly), which needs write access to the folder.
+    No process writes to such a file, so it is opened as immutable, without a log.
+    """
+    if not path.exists():
+        raise StoreError(f"{path}: no such store; `timesyncd run` creates it")
+    at_rest = not path.with_name(path.name + "-wal").exists()
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if at_rest else ''}"
+    return create_engine(
+        "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=BUSY_S), poolclass=NullPool
+    )
+
+
+def file_identity(path: Path) -> int:
+    """The file's inode number, which changes when the file is replaced; 0 if there is no file."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+#: Longer than any statement of the writer takes; a migration has no limit.
+STATEMENT_S = 60.0
+#: A server that vanishes closes no connection: after so long without an acknowledgement the connection is given up.
+GONE_S = 10.0
+_CONNECT_S = 5
+
+
+def postgresql_writer(url: str, password: SecretStr | None) -> Engine:
+    """A commit is on the server's disk when it returns, as its configuration says. Raises StoreError."""
+    return _postgresql_engine(url, password, read_only=False)
+
+
+def postgresql_reader(url: str, password: SecretStr | None) -> Engine:
+    """Raises StoreError."""
+    return _postgresql_engine(url, password, read_only=True, poolclass=NullPool)
+
+
+def _postgresql_engine(url: str, password: SecretStr | None, *, read_only: bool, **pooling: Any) -> Engine:
+    try:
+        engine = create_engine(
+            _with_password(url, password),
+            connect_args={"connect_timeout": _CONNECT_S, "application_name": "timesyncd"} | _gone_after(GONE_S),
+            paramstyle="format",
+            json_serializer=partial(json.dumps, separators=(",", ":")),
+            **pooling,
+        )
+    except ImportError as error:
+        raise StoreError(f"{url}: psycopg is not installed: pip install 'timesyncd[postgresql]'") from error
+    except (SQLAlchemyError, ValueError) as error:
+        raise StoreError(f"{url}: not a database URL; give postgresql://user@host:5432/database") from error
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: psycopg.Connection[Any], _: Any) -> None:
+        connection.autocommit = True
+        connection.execute(f"SET lock_timeout = {round(BUSY_S * 1_000)}")
+        if not read_only:
+            connection.execute(f"SET statement_timeout = {round(STATEMENT_S * 1_000)}")
+        connection.autocommit = False
+        connection.read_only = read_only
+        _replace_nul(connection)
+
+    return engine
+
+
+def _gone_after(seconds: float) -> dict[str, int]:
+    """libpq's keepalive options; its default is two hours."""
+    every_s = max(1, round(seconds / 5))
+    idle = {"keepalives_idle": every_s, "keepalives_interval": every_s, "keepalives_count": 4}
+    return idle | {"tcp_user_timeout": round(seconds * 1_000)}
+
+
+def _with_password(url: str, password: SecretStr | None) -> URL:
+    at = make_url(url).set(drivername="postgresql+psycopg")
+    return at if password is None else at.set(password=password.get_secret_value())
+
+
+def _replace_nul(connection: psycopg.Connection[Any]) -> None:
+    """PostgreSQL text cannot contain U+0000; a device's text that does must not fail a whole batch."""
+    from psycopg.types.string import StrDumperUnknown
+
+    class WithoutNul(StrDumperUnknown):
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}"))
+
+    connection.adapters.register_dumper(str, WithoutNul)

@@ -11,14 +11,13 @@ from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.errors import StoreError
-from timesyncd.store import sqlite
-from timesyncd.store.engine import StoreLocation, store_error, writer_engine
+from timesyncd.store.engine import StoreLocation, prepare_file, store_error, writer_engine
 
 
 def upgrade(location: StoreLocation) -> None:
     """To the newest revision, in one transaction. Raises OSError, SQLAlchemyError, sqlite3.Error, StoreError and CommandError."""
     if location.path is not None:
-        sqlite.prepare(location.path)
+        prepare_file(location.path)
     engine = writer_engine(location)
     config = Config()
     config.set_main_option("script_location", "timesyncd.store:migrations")

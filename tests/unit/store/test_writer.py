@@ -22,7 +22,7 @@ from timesyncd.messages.node import AlarmEventMessage, ChainStep, FindingMessage
 from timesyncd.model.observation import Observation
 from timesyncd.sample import NoSample, PortState, TimeErrorSeries
 from timesyncd.store import engine as store_engine
-from timesyncd.store import history, postgresql, rollups, sqlite, writer
+from timesyncd.store import history, rollups, writer
 from timesyncd.store.backlog import GapReason
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.rollups import Retention
@@ -101,8 +101,7 @@ def bench(location: StoreLocation) -> Bench:
 @pytest.fixture
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that waits neither for a lock nor long before it tries again."""
-    monkeypatch.setattr(sqlite, "BUSY_S", 0.01)
-    monkeypatch.setattr(postgresql, "BUSY_S", 0.01)
+    monkeypatch.setattr(store_engine, "BUSY_S", 0.01)
     monkeypatch.setattr(writer, "RETRY_S", 0.01)
 
 
