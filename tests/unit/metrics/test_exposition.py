@@ -12,9 +12,8 @@ from snapshots import ALIGNMENT, EVERYTHING, FULL, HUB, NODE, NOW_NS, SUMMARY
 from timesyncd.bound import Reason
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.messages.node import BoundMessage, GrandmasterState
-from timesyncd.metrics.exposition import COUNTER_HELP, Counters, Metrics, MetricsSnapshot
+from timesyncd.metrics.exposition import COUNTER_HELP, MAX_PARTS, Counters, Metrics, MetricsSnapshot
 from timesyncd.metrics.hub import MAX_FOLLOWED, WORST_NODES, FleetSnapshot, MessageLag
-from timesyncd.metrics.grandmasters import MAX_PARTS
 from timesyncd.sample import Sensor
 
 Key = tuple[str, frozenset[tuple[str, str]]]
