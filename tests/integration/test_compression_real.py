@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import tensor
 
 from timesyncd.errors import SyncError
-from timesyncd.training.policy.gain import WINDOW, Gain
+from timesyncd.training.policy.encoding import WINDOW, Gain
 from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK, topk_count
 
 pytestmark = pytest.mark.integration

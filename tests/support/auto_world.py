@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 from timesyncd.training.policy.auto import Choice, Controller
-from timesyncd.training.policy.gain import cost
+from timesyncd.training.policy.encoding import cost
 from timesyncd.training.policy.policies import LocalSGD
 from timesyncd.training.policy.schedule import MAX_STEPS_BETWEEN_ROWS, MIN_STEPS_BETWEEN_ROWS, Row
 from timesyncd.training.policy.text import TopK, parse_policy

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from timesyncd.errors import SyncError
 from timesyncd.training.compression.feedback import Feedback, write_average
 from timesyncd.training.compression.interface import CompressorState, Future, TensorBucket
-from timesyncd.training.policy.gain import Gain
+from timesyncd.training.policy.encoding import Gain
 from timesyncd.training.policy.text import topk_count
 
 #: Each part of a payload begins at a multiple of this many octets, as views of 8-octet numbers require.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timesyncd.training.policy.gain import cost
+from timesyncd.training.policy.encoding import cost
 from timesyncd.training.policy.policies import ChangeReason
 
 #: The share of the elements that top-k sends.

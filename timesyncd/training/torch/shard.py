@@ -20,7 +20,7 @@ import torch
 
 from timesyncd.training.compression.gathered import Payload, QuantizedPayload, SparsePayload
 from timesyncd.training.compression.interface import is_finite
-from timesyncd.training.policy.gain import Gain
+from timesyncd.training.policy.encoding import Gain
 from timesyncd.training.policy.policies import SSP, Decision, Policy, PolicyContext
 from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK, topk_count
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.gain import MAX_COOLDOWN, MIN_GAIN, WINDOW, Gain, cost, ladder
+from timesyncd.training.policy.encoding import MAX_COOLDOWN, MIN_GAIN, WINDOW, Gain, cost, ladder
 
 
 def windows(gain: Gain, *kept: float) -> list[float | None]:
