@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
+from timesyncd.training.policy.encoding import FULL_PRECISION, HALF_PRECISION, GradientEncoding, estimated_step
 from timesyncd.training.policy.policies import ChangeReason, Combine, Decision, PolicyContext
-from timesyncd.training.policy.sending import FULL_PRECISION, HALF_PRECISION, GradientEncoding, estimated_step
 
 #: Replicas of two ranks with the same kind of data, averaged every h steps, need 1 + this * h times as many steps as
 #: BSP; of N ranks this times (N/2)^1.5, so that the best interval falls with N^(-3/4), as does the longest interval
