@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from timesyncd.training.torch.averaging import Averaging, local_gradient, make_chunks
-from timesyncd.training.torch.exchange import replica_hash, state_tensors
+from timesyncd.training.torch.averaging import Averaging, local_gradient, make_chunks, replica_hash, state_tensors
 
 
 class FakeReducer:

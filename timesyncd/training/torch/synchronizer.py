@@ -42,8 +42,14 @@ from timesyncd.training.policy.schedule import (
 from timesyncd.training.policy.selsync import SelSync, Voter
 from timesyncd.training.policy.text import PolicyOverride, Strategy, parse_collective_policy, parse_policy
 from timesyncd.training.torch.actions import Action, AverageParameters, action_for, replica_tensors, square_norm
-from timesyncd.training.torch.averaging import BucketReducer, DenseReducer
-from timesyncd.training.torch.exchange import OptimizerStateMismatch, ReplicaCheck, RowExchange, average_replicas
+from timesyncd.training.torch.averaging import (
+    BucketReducer,
+    DenseReducer,
+    OptimizerStateMismatch,
+    ReplicaCheck,
+    RowExchange,
+    average_replicas,
+)
 from timesyncd.training.torch.measurements import Dissimilarity, StepTimer
 from timesyncd.training.torch.topology_groups import TwoLevel, two_level
 
