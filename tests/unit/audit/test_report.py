@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
-from timesyncd.audit import charts
+from timesyncd.audit import html
 from timesyncd.audit.build import report
 from timesyncd.audit.headline import percent, short_duration
 from timesyncd.audit.html import summary, write
@@ -193,8 +193,8 @@ def test_a_node_s_missing_file_still_makes_a_page(tmp_path: Path) -> None:
     now = measured(replace(recording, syncs=syncs, steps=two))
     now = replace(now, attribution=replace(now.attribution, syncs=syncs))
 
-    assert "rank 2" not in (charts.typical_step(now, [0, 1, 2]) or "")
-    assert "rank 1" in (charts.lateness(now, [0, 1, 2]) or "")
+    assert "rank 2" not in (html.typical_step(now, [0, 1, 2]) or "")
+    assert "rank 1" in (html.lateness(now, [0, 1, 2]) or "")
 
 
 def test_marks_that_are_a_step_apart_give_no_straggler() -> None:
