@@ -54,8 +54,7 @@ def run(args: Namespace) -> int:
 
 
 def _recordings(args: Namespace) -> tuple[Recording, Recording | None]:
-    from timesyncd.audit.live import recording_of
-    from timesyncd.jobs.recording_files import load
+    from timesyncd.jobs.recording_files import load, recording_of
 
     before = None if args.before is None else load(args.before)
     return load(args.record) if args.job is None else recording_of(_url(args), args.job), before
