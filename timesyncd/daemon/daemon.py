@@ -24,8 +24,8 @@ from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.daemon.web_view import WebView
 from timesyncd.driver import AlarmSource, Runner, build_driver
 from timesyncd.errors import ConfigError, StoreError
+from timesyncd.findings.followers import identities
 from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions, utc_conditions
-from timesyncd.findings.text import identities
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.clockbound import ClockBoundWriter, suspended_ns
 from timesyncd.ipc.seqlock import SegmentWriter

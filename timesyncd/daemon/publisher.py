@@ -18,11 +18,9 @@ from timesyncd.daemon.remote_state import RemoteStates, last_known
 from timesyncd.feed import Feed
 from timesyncd.findings.catalogue import Findings, Judgement, finding_message
 from timesyncd.findings.fleet import Key, without_duplicates
-from timesyncd.findings.followers import Follower
+from timesyncd.findings.followers import Follower, offsets, with_grandmaster
 from timesyncd.findings.grandmaster import GrandmasterFindings, is_judged_elsewhere
-from timesyncd.findings.grandmaster_offsets import offsets
 from timesyncd.findings.node import state_findings
-from timesyncd.findings.text import with_grandmaster
 from timesyncd.messages.events import CloudEvents, StateChanges
 from timesyncd.messages.fleet import CloudEvent, HubState
 from timesyncd.messages.jobs import JobState, PolicyRequest

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.catalogue import Judgement, chain_step
-from timesyncd.findings.followers import Follower, FollowerSource
+from timesyncd.findings.followers import Follower, FollowerSource, identities
 from timesyncd.findings.grandmaster_history import GrandmasterHistory
 from timesyncd.findings.grandmaster_symptoms import Symptom, symptoms
-from timesyncd.findings.text import identities, is_locked, names_text, poll_realtime_ns, utc_text
+from timesyncd.findings.text import is_locked, names_text, poll_realtime_ns, utc_text
 from timesyncd.messages.node import OK, ChainStep, GrandmasterOffset, GrandmasterState
 from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.grandmaster_events import GrandmasterEventKind

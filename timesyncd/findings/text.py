@@ -1,13 +1,12 @@
-"""Grandmasters and their followers: which node follows which grandmaster, and a grandmaster's state as text. Pure."""
+"""A grandmaster's state, times and lists of names as text. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.followers import Follower
-from timesyncd.messages.node import GrandmasterState, NodeState
+from timesyncd.messages.node import GrandmasterState
 from timesyncd.units import span_text
 
 #: So many names are listed before "and n more".
@@ -18,35 +17,6 @@ _ANTENNA_WORDS = {
     "short": "GNSS antenna shorted",
     "fault": "GNSS antenna faulty",
 }
-
-
-def identities(grandmaster: GrandmasterState) -> set[str]:
-    """Every clock identity that the grandmaster may announce: the configured ones, its own, and those of its ports."""
-    reported = [grandmaster.clock_identity, *(port.clock_identity for port in grandmaster.ports or [])]
-    return {*grandmaster.identities, *(identity for identity in reported if identity is not None)}
-
-
-def by_identity(grandmasters: Iterable[GrandmasterState]) -> dict[str, GrandmasterState]:
-    """The grandmaster by identity; of two with the same identity the first."""
-    found: dict[str, GrandmasterState] = {}
-    for grandmaster in grandmasters:
-        found = dict.fromkeys(identities(grandmaster), grandmaster) | found
-    return found
-
-
-def followed_grandmaster(node: Follower, grandmasters: Iterable[GrandmasterState]) -> GrandmasterState | None:
-    """The grandmaster that the node's clock follows; None where it is none of these."""
-    return by_identity(grandmasters).get(node.grandmaster_identity or "")
-
-
-def with_grandmaster(node: NodeState, grandmasters: Iterable[GrandmasterState], now_ns: int) -> NodeState:
-    """The node's state with the name and the state of the grandmaster that it follows."""
-    grandmaster = followed_grandmaster(node, grandmasters)
-    if grandmaster is None:
-        return node
-    return node.model_copy(
-        update={"grandmaster": grandmaster.name, "grandmaster_note": grandmaster_note_text(grandmaster, now_ns)}
-    )
 
 
 def grandmaster_note_text(grandmaster: GrandmasterState, now_ns: int) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from grandmaster_states import GM_A, GM_B, HOUR_NS, MINUTE_NS, NIGHT_NS, follower, polled_grandmaster
 
-from timesyncd.findings.text import followed_grandmaster, grandmaster_note_text, names_text, utc_text, with_grandmaster
+from timesyncd.findings.followers import followed_grandmaster, with_grandmaster
+from timesyncd.findings.text import grandmaster_note_text, names_text, utc_text
 from timesyncd.sample import Alarm, PtpPort
 
 PORT = "00a069.fffe.70476f"

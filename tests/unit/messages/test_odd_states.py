@@ -21,9 +21,8 @@ from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.daemon.trap_receiver import TrapReceiver
 from timesyncd.driver import options_of
 from timesyncd.errors import ConfigError
+from timesyncd.findings.followers import identities, offsets
 from timesyncd.findings.grandmaster import is_judged_elsewhere
-from timesyncd.findings.grandmaster_offsets import offsets
-from timesyncd.findings.text import identities
 from timesyncd.ipc.clock_segment import Epoch, encode
 from timesyncd.ipc.seqlock import SegmentWriter
 from timesyncd.messages.node import BoundMessage

@@ -13,7 +13,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.config import MeasuredInput, parse
 from timesyncd.driver import options_of
 from timesyncd.errors import ConfigError
-from timesyncd.findings.grandmaster_offsets import FRESH_NS, offsets
+from timesyncd.findings.followers import FRESH_NS, offsets
 from timesyncd.messages.node import BoundMessage, GrandmasterOffset, NodeState, SourceState
 from timesyncd.model.grandmaster_events import RATE_PPB
 from timesyncd.sample import TimeError
