@@ -19,7 +19,7 @@ from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.sample import AlarmEvent, Trap
 from timesyncd.snmp import Community, Listener
-from timesyncd.snmp.rate_limit import AddressRateLimit
+from timesyncd.snmp.listener import AddressRateLimit
 from timesyncd.snmp.security import revealed, user_of
 
 

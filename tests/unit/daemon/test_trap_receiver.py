@@ -19,7 +19,7 @@ from timesyncd.daemon.trap_receiver import Rejection, TrapReceiver
 from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError
 from timesyncd.sample import AlarmEvent, Trap
-from timesyncd.snmp.rate_limit import BURST
+from timesyncd.snmp.listener import BURST
 
 HERE = "127.0.0.1"
 

@@ -31,7 +31,7 @@ from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.grandmaster import GrandmasterMemory, GrandmasterVerdict, Invalidation
 from timesyncd.model.observation import Observation
 from timesyncd.sample import AlarmEvent, ClockState, GrandmasterSample, PtpPort
-from timesyncd.snmp.rate_limit import BURST, MAX_ADDRESSES
+from timesyncd.snmp.listener import BURST, MAX_ADDRESSES
 
 UTC: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
 GM = [GRANDMASTER_IDENTITY]

@@ -18,9 +18,8 @@ from timesyncd.errors import Unreachable
 from timesyncd.sample import Trap
 from timesyncd.snmp import Community, Listener, Oid, User, ber, security
 from timesyncd.snmp import listener as snmp_listener
-from timesyncd.snmp.listener import DatagramResult, Notification, NotificationReceiver
+from timesyncd.snmp.listener import BURST, DatagramResult, Notification, NotificationReceiver
 from timesyncd.snmp.messages import PduType, decode_pdu
-from timesyncd.snmp.rate_limit import BURST
 from timesyncd.snmp.security import MasterKeys
 
 S = NS_PER_S

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timesyncd.clocks import NS_PER_S as S
-from timesyncd.snmp.rate_limit import BURST, MAX_ADDRESSES, PER_S, AddressRateLimit
+from timesyncd.snmp.listener import BURST, MAX_ADDRESSES, PER_S, AddressRateLimit
 
 
 def test_a_burst_and_then_so_many_a_second() -> None:
