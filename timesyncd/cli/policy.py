@@ -15,7 +15,7 @@ from typing import Any
 
 from timesyncd.cli._common import add_config_argument, page_url
 from timesyncd.client.api import get_json
-from timesyncd.client.paths import runtime_dir
+from timesyncd.client.clock import find_runtime_dir
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.clocks import boot_id, time_namespace
 from timesyncd.errors import ConfigError, Malformed, Refused, Unreachable
@@ -54,7 +54,7 @@ def run(args: Namespace) -> int:
     0 if the plan has the policy, or none is given, else 1. Raises ConfigError for an invalid policy or an unknown job.
     """
     requested = None if args.policy is None else _parsed(args.policy)
-    folder = runtime_dir(args.runtime_dir)
+    folder = find_runtime_dir(args.runtime_dir)
     job = find_job(args.job, args, folder)
     planned = job.read() if requested is None else _request(job, requested, folder / SOCKET_NAME)
     if planned is None:

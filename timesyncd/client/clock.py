@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import overload
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, interval_now
 from timesyncd.client import past, waiting
 from timesyncd.client.past import ClockName, ClockReading, NsRange
-from timesyncd.client.paths import runtime_dir as find_runtime_dir
 from timesyncd.client.scales import GmNs, ScaledNs, TaiNs, Timestamp, UtcNs
 from timesyncd.client.waiting import Condition, StatusChange, Wait, WaitResult
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, boot_id, time_namespace
@@ -303,3 +303,11 @@ class Clock:
 def _read_clocks() -> tuple[int, int]:
     real_ns = _realtime_ns()
     return real_ns, past.boottime_ns()
+
+
+DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
+
+
+def find_runtime_dir(argument: Path | str | None = None) -> Path:
+    """The argument, else TIMESYNCD_RUNTIME_DIR, else /run/timesyncd."""
+    return Path(argument or os.environ.get("TIMESYNCD_RUNTIME_DIR") or DEFAULT_RUNTIME_DIR)

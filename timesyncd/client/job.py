@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timesyncd.bound import Interval
-from timesyncd.client.clock import Clock
+from timesyncd.client.clock import Clock, find_runtime_dir
 from timesyncd.client.meter import Meter, Recorder
-from timesyncd.client.paths import record_dir
-from timesyncd.client.paths import runtime_dir as find_runtime_dir
 from timesyncd.client.waiting import timeout_ns
 from timesyncd.clocks import NS_PER_S, SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.errors import AlignmentError
@@ -251,3 +249,9 @@ def _clipped(name: str) -> str:
 
 def _first(*values: int | None) -> int:
     return next(value for value in values if value is not None)
+
+
+def record_dir(argument: Path | str | None = None) -> Path | None:
+    """The argument, else TIMESYNCD_RECORD, else None: the marks are not recorded."""
+    folder = argument or os.environ.get("TIMESYNCD_RECORD")
+    return Path(folder) if folder else None

@@ -30,7 +30,7 @@ from timesyncd.cli._common import load_config, page_trust, page_url
 from timesyncd.cli._segment_node import segment_node
 from timesyncd.cli.check_config import driver_warnings, readable_secrets, unusable_files, web_warnings
 from timesyncd.client.api import get, get_json
-from timesyncd.client.paths import runtime_dir as default_runtime_dir
+from timesyncd.client.clock import find_runtime_dir
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import ClockSource, Config, Grandmaster, MqttSettings, validation_text
 from timesyncd.driver import build_driver, options_of
@@ -307,7 +307,7 @@ REPLY_TIMEOUT_S = 5.0
 def gather(args: Namespace) -> Facts:
     config = config_facts(args)
     known = config.config
-    folder = default_runtime_dir() if known is None else known.node.runtime_dir
+    folder = find_runtime_dir() if known is None else known.node.runtime_dir
     job_socket = file_facts(folder / SOCKET_NAME)
     daemon = daemon_facts(args, known)
     runs = job_socket.listens or is_own(daemon, known)

@@ -19,8 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
-from timesyncd.client.job import Job
-from timesyncd.client.paths import record_dir
+from timesyncd.client.job import Job, record_dir
 from timesyncd.client.torch.collectives import meter_collectives
 from timesyncd.client.torch.ddp import attach, stamping_hook
 from timesyncd.client.torch.metering import meter_ddp, meter_fsdp, metered, watch_updates
