@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.drivers.ptp4l._socket import Ptp4lSocket
+from timesyncd.drivers.ptp4l._socket import Ptp4lSocket, queue_length
 from timesyncd.errors import Malformed, Unreachable
 from timesyncd.sample import DelayExchange
 
@@ -153,9 +153,6 @@ def _stamp_ns(high_s: int, low_s: int, fraction_ns: int) -> int:
     return seconds * NS_PER_S + fraction_ns
 
 
-#: A sender's buffer (net.core.wmem_default) holds 278 small datagrams, to all our sockets together.
-_SENDER_QUEUE = 128
-
 _SPARE = 2
 _BURST_FACTOR = 3  # delay measurements come at random intervals, at times several times the mean rate
 _MAX_LEASE_MS = 60_000
@@ -204,15 +201,6 @@ class SyncIntervalEstimator:
         first, last = self._received[0], self._received[-1]
         sent = (last.sequence - first.sequence) & 0xFFFF
         return max(1, (last.t2_ns - first.t2_ns) // max(1, sent))
-
-
-def queue_length() -> int:
-    """The number of datagrams that ptp4l can send to one of our UNIX sockets before it blocks."""
-    try:
-        kernel = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
-    except (OSError, ValueError):
-        kernel = 10
-    return min(kernel, _SENDER_QUEUE)
 
 
 def lease_ms(queue: int, sync_interval_ns: int, delay_interval_ns: int) -> int:

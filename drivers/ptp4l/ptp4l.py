@@ -30,12 +30,12 @@ from timesyncd.drivers.ptp4l._management import (
     TimeProperties,
     TimeStatus,
 )
-from timesyncd.drivers.ptp4l._pushes import PushSubscription
 from timesyncd.drivers.ptp4l._socket import (
     MAX_QUERIES,
     ManagementClient,
     ManagementQuery,
     NoResponse,
+    PushSubscription,
     new_requester,
     own_path,
     remove_stale,

@@ -26,8 +26,8 @@ from timesyncd.drivers.ptp4l._event_monitor import (
     exchanges,
     lease_ms,
     parse_event,
-    queue_length,
 )
+from timesyncd.drivers.ptp4l._socket import queue_length
 from timesyncd.errors import Malformed, Unreachable
 from timesyncd.sample import DelayExchange
 

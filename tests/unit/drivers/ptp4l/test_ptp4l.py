@@ -14,9 +14,8 @@ import pytest
 import pytest_asyncio
 
 from timesyncd.clocks import FakeClocks
-from timesyncd.drivers.ptp4l import _event_monitor, _pushes, _socket, ptp4l
-from timesyncd.drivers.ptp4l._pushes import subscription_s
-from timesyncd.drivers.ptp4l._socket import MAX_QUERIES, own_path
+from timesyncd.drivers.ptp4l import _event_monitor, _socket, ptp4l
+from timesyncd.drivers.ptp4l._socket import MAX_QUERIES, own_path, subscription_s
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import ClockSample, NoSample, PortState, Reading
@@ -164,7 +163,7 @@ class ScriptedPtp4l:
 @pytest_asyncio.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedPtp4l]:
     monkeypatch.setattr(_socket, "RESPONSE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(_pushes, "_WAIT_S", 0.05)
+    monkeypatch.setattr(_socket, "_WAIT_S", 0.05)
     scripted = ScriptedPtp4l(tmp_path / "server")
     scripted.start()
     yield scripted
@@ -774,7 +773,7 @@ async def test_pushes_of_4_x_replace_the_pace(server: ScriptedPtp4l) -> None:
 
 async def test_a_subscription_is_renewed_and_ended(server: ScriptedPtp4l, monkeypatch: pytest.MonkeyPatch) -> None:
     """Renewed when a third of it has passed, and ended at close."""
-    monkeypatch.setattr(_pushes, "queue_length", lambda: 10)
+    monkeypatch.setattr(_socket, "queue_length", lambda: 10)
     clocks = FakeClocks()
     driver = await primed(server, clocks)
     for _ in range(6):
