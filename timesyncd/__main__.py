@@ -17,7 +17,7 @@ COMMANDS = (
 #: The packages of the extras daemon and demo.
 NEEDS_EXTRA = {
     "aiohttp", "aiomqtt", "alembic", "cryptography", "paho", "prometheus_client", "pyasn1", "pydantic", "pydantic_core",
-    "pysnmp", "rich", "sqlalchemy", "tomli_w", "trustme",
+    "pysnmp", "rich", "sqlalchemy", "tomli_w",
 }  # fmt: skip
 
 #: Commands that need more than the daemon extra.

@@ -14,6 +14,7 @@ from typing import Any
 
 import aiomqtt
 import pytest
+from authority import Authority
 from mqtt_links import eventually, running
 from wire import grandmaster, history, hub_state, node_state, stored
 
@@ -32,7 +33,7 @@ from timesyncd.mqtt.topics import (
     MqttChannel,
 )
 from timesyncd.simulation.bed import host
-from timesyncd.simulation.bed.broker import Authority, CertificateFiles, Mosquitto, free_port
+from timesyncd.simulation.bed.broker import CertificateFiles, Mosquitto, free_port
 
 pytestmark = pytest.mark.integration
 

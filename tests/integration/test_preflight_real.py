@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiomqtt
 import pytest
+from authority import Authority
 from fake_hub import aligned
 from fake_view import FakeView
 
@@ -17,7 +18,7 @@ from timesyncd.client import PreflightResult, preflight
 from timesyncd.config import Config, WebSettings, parse
 from timesyncd.driver import options_of
 from timesyncd.messages.fleet import AlignmentState
-from timesyncd.simulation.bed.broker import Authority, Mosquitto
+from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.web.app import WebServer, serve
 
 pytestmark = pytest.mark.integration

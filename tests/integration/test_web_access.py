@@ -11,13 +11,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from authority import Authority
 from chromium import opened
 from fake_view import FakeView
 
 from timesyncd.client.api import fetch_all
 from timesyncd.config import Role, SecretSettings, TokenSettings, WebSettings
 from timesyncd.errors import ConfigError, Unreachable
-from timesyncd.simulation.bed.broker import Authority
 from timesyncd.web import auth, tls
 from timesyncd.web.app import PAGE_FILES, ROUTES, WebServer, serve
 from timesyncd.web.auth import ROLE_RANKS, SESSION_COOKIE

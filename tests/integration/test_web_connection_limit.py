@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
+from authority import Authority
 from fake_view import FakeView
 
 from timesyncd.config import WebSettings
-from timesyncd.simulation.bed.broker import Authority
 from timesyncd.web import tls
 from timesyncd.web.app import WebServer, serve
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from authority import Authority
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -16,7 +17,6 @@ from timesyncd.cli.schemas import with_profile_tables
 from timesyncd.config import Config, SecretSettings, SnmpUserSettings, load
 from timesyncd.driver import installed_drivers, load_driver, options_of
 from timesyncd.drivers.timeprovider._profiles import load as load_profile
-from timesyncd.simulation.bed.broker import Authority
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from authority import Authority
 
 from timesyncd.cli.check_config import describe, unusable_files
 from timesyncd.config import Config, parse
 from timesyncd.driver import options_of
-from timesyncd.simulation.bed.broker import Authority
 
 
 def config(**sections: Any) -> Config:

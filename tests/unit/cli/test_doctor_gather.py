@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from authority import Authority
 from doctor_lab import finding, node
 from fake_hub import FakeHub, hub_state, page, serving
 from sqlalchemy import create_engine, insert
@@ -32,7 +33,6 @@ from timesyncd.cli.doctor.facts import (
 )
 from timesyncd.config import Config, parse
 from timesyncd.driver import options_of
-from timesyncd.simulation.bed.broker import Authority
 from timesyncd.store import tables
 
 SECRET = "0123456789abcdef-not-to-be-shown"

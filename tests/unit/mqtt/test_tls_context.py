@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from authority import Authority
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -16,7 +17,6 @@ from cryptography.hazmat.primitives.serialization import (
 from timesyncd.config import MqttSettings
 from timesyncd.errors import ConfigError
 from timesyncd.mqtt.tls import tls_context
-from timesyncd.simulation.bed.broker import Authority
 
 
 @pytest.fixture
