@@ -14,7 +14,6 @@ _REQUEST, _REPLY = 1, 2
 
 _REQUEST_HEADER = struct.Struct(">BBHHHIII")
 _REPLY_HEADER = struct.Struct(">BBHHHHHHHIII")
-_ERROR_CODE = 1
 _OK, _UNAUTHORISED, _NO_SUCH_SOURCE = 0, 2, 4
 
 # An address is 20s, a Float I, a Timespec 3I.

@@ -139,11 +139,6 @@ class Hub:
         """Whether any job runs."""
         return any(True for _ in self._jobs)
 
-    @property
-    def refused_batches(self) -> int:
-        """Batches that were refused: implausible numbers, a former run, or too many jobs or ranks."""
-        return self._jobs.refused
-
     def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool) -> bool:
         """Whether the state is new; a late or repeated message changes nothing. `live` False: a retained copy."""
         return self.fleet.accept(state, received_boottime_ns, live)

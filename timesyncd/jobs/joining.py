@@ -161,10 +161,6 @@ class JobRun:
     def has_all_ranks(self) -> bool:
         return self._is_complete(self.ranks)
 
-    def newest_complete(self) -> Sync | None:
-        """The synchronization with the widest skew of the newest step that has one with all ranks."""
-        return newest_of(self.window, self.world_size)
-
     def on_one_clock(self) -> bool:
         """Whether all ranks are known and read the same clock."""
         return self.has_all_ranks and len({rank.clock for rank in self.ranks.values()}) == 1
