@@ -215,13 +215,13 @@ def antenna(alarms: Sequence[tuple[Alarm, TableRow]], status: dict[str, str]) ->
         if ids is not None and alarm.id in ids.antenna:
             return ids.antenna[alarm.id]
         if "antenna" in alarm.text.lower():
-            return _antenna_word(alarm.text, "fault")
+            return _antenna_word(alarm.text)
     rating = next((value for key, value in status.items() if "antenna" in key.lower()), None)
-    return None if rating is None else "ok" if rating.lower() in ("ok", "normal") else _antenna_word(rating, "fault")
+    return None if rating is None else "ok" if rating.lower() in ("ok", "normal") else _antenna_word(rating)
 
 
-def _antenna_word(text: str, otherwise: str) -> str:
-    return next((word for word in ("open", "short") if word in text.lower()), otherwise)
+def _antenna_word(text: str) -> str:
+    return next((word for word in ("open", "short") if word in text.lower()), "fault")
 
 
 def gnss_state(

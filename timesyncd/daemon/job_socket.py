@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
+from timesyncd.clocks import NS_PER_S, SystemClocks, boot_id, time_namespace
 from timesyncd.config import validation_text
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.ipc.clock_segment import Epoch
@@ -87,7 +87,6 @@ class JobSocket:
         node: str,
         incarnation: int,
         deliver: Callable[[MarkBatch | PolicyRequest], None],
-        clocks: Clocks | None = None,
     ) -> None:
         self.malformed = 0
         self.rejected = 0
@@ -95,7 +94,7 @@ class JobSocket:
         self._node = node
         self._incarnation = incarnation
         self._deliver = deliver
-        self._clocks = clocks or SystemClocks()
+        self._clocks = SystemClocks()
         self._epoch = Epoch(boot_id(), time_namespace())
         self._sequence = 0
         self._requests = 0

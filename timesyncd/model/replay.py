@@ -70,8 +70,8 @@ class ReplayedRow(NamedTuple):
 class Replay:
     """Runs the rows of a trace through the model, one by one; time must not go back."""
 
-    def __init__(self, settings: EnsembleSettings = SETTINGS) -> None:
-        self._ensemble = Ensemble({_SOURCE: settings})
+    def __init__(self) -> None:
+        self._ensemble = Ensemble({_SOURCE: SETTINGS})
         self._last: TraceRow | None = None
         """The last row with an offset: a row without one does not date the next Sync."""
         self._sample: ClockSample | None = None

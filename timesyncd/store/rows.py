@@ -170,7 +170,7 @@ def phc_entry(sample: PhcSample, now_ns: int) -> RowEntry:
 
 def utc_entry(sample: UtcSample, bound: ErrorBound | None, now_ns: int) -> RowEntry:
     row = _columns_of(sample) | {"realtime_ns": sample.as_of_ns + sample.real_minus_boot_ns}
-    row |= _bound_columns("utc", None if bound is None else bound.utc_hard)
+    row |= _utc_columns(None if bound is None else bound.utc_hard)
     row["utc_status"] = None if bound is None else status_name(bound.utc_status)
     return RowEntry(tables.utc_sample, row, sample.source, row["realtime_ns"], now_ns)
 
@@ -290,8 +290,8 @@ def _columns(bound: Bound) -> tuple[int | None, int | None, str | None]:
     return bound_ns, None if bound_ns is None else growth_ppb, None if reason is _OK else _REASON_CODES[reason]
 
 
-def _bound_columns(name: str, bound: Bound | None) -> Row:
-    names = (f"{name}_bound_ns", f"{name}_growth_ppb", f"{name}_reason_code")
+def _utc_columns(bound: Bound | None) -> Row:
+    names = ("utc_bound_ns", "utc_growth_ppb", "utc_reason_code")
     return dict(zip(names, (None, None, None) if bound is None else _columns(bound), strict=True))
 
 
@@ -302,7 +302,7 @@ def grandmaster_row(sample: GrandmasterSample, own_error: Bound | None, real_min
     row["realtime_ns"] = sample.boottime_ns + real_minus_boot_ns
     row["clock_state"] = None if sample.clock_state is None else sample.clock_state.value
     row["whole"] = whole
-    return row | _bound_columns("utc", own_error)
+    return row | _utc_columns(own_error)
 
 
 def _columns_of(sample: PhcSample | UtcSample | KernelSample) -> Row:

@@ -19,6 +19,8 @@ from timesyncd.simulation.bed.host import marked_environment, new_marker, run
 
 HOST = "127.0.0.1"
 
+START_WITHIN_S = 60.0
+
 
 @dataclass(frozen=True)
 class CertificateFiles:
@@ -146,9 +148,9 @@ class Mosquitto:
             run([bed_host.find("mosquitto_passwd"), "-b", str(path), name, password])
         return path
 
-    def _wait_until_listening(self, within_s: float = 60.0) -> None:
+    def _wait_until_listening(self) -> None:
         assert self._process
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + START_WITHIN_S
         while not _accepts(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise TimesyncdError(f"mosquitto did not start: {(self._folder / 'log').read_text().strip()[-300:]}")

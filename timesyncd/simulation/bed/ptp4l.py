@@ -13,6 +13,8 @@ from timesyncd.simulation.bed.host import Namespace
 
 DOMAIN = 24
 
+START_WITHIN_S = 60.0
+
 # free_running: nothing may steer the machine's clock. The two rates of 8 a second make tests short.
 _COMMON = {
     "time_stamping": "software",
@@ -84,8 +86,8 @@ class Ptp4lProcess:
         self._wait_for_socket(process)
         return process
 
-    def _wait_for_socket(self, process: subprocess.Popen[bytes], within_s: float = 60.0) -> None:
-        deadline = time.monotonic() + within_s
+    def _wait_for_socket(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_WITHIN_S
         while not self.uds_address.exists():
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
