@@ -227,12 +227,6 @@ def encode_segment(epoch: Epoch, as_of_ns: int, signals: Signals, plan: Plan) ->
     return tuple(words)
 
 
-def decode_segment(words: Sequence[int], epoch: Epoch, boottime_ns: int) -> tuple[Signals, Plan] | None:
-    """The signals at `boottime_ns`; None where they are of another epoch, of the future, or too old."""
-    decoded = DecodedSegment.of(words, epoch)
-    return None if decoded is None else decoded.at(boottime_ns)
-
-
 @dataclass(frozen=True, slots=True)
 class DecodedSegment:
     """The payload of a segment: the plan, and the signals as of `as_of_ns` on CLOCK_BOOTTIME."""

@@ -46,7 +46,6 @@ from timesyncd.ipc.job_segment import (
     Plan,
     PlanReason,
     Signals,
-    decode_segment,
     encode_segment,
 )
 from timesyncd.training.policy.text import MAX_TEXT
@@ -117,6 +116,12 @@ SIGNALS = Signals(
     wait_p50_ns=(0, 4_900_000, None),
     joined_ns=(86_400_000_000_001, 7),
 )
+
+
+def decode_segment(words: Sequence[int], epoch: Epoch, boottime_ns: int) -> tuple[Signals, Plan] | None:
+    """The signals at `boottime_ns`; None where they are of another epoch, of the future, or too old."""
+    decoded = DecodedSegment.of(words, epoch)
+    return None if decoded is None else decoded.at(boottime_ns)
 
 
 def datagram(header: Header = HEADER, marks: tuple[Mark, ...] = MARKS) -> bytes:
