@@ -49,19 +49,6 @@ class Alignment:
             return None
         return Bound(self.alignment_ns, self.growth_ppb or 0).at(later_ns)
 
-    def exceeds_in_ns(self, limit_ns: int) -> int | None:
-        """
-        The time until the alignment exceeds `limit_ns` or becomes unknown, without new states.
-
-        0 = it exceeds the limit now; None = it never does.
-        """
-        if self.alignment_ns is None or self.alignment_ns > limit_ns:
-            return 0
-        within_ns = Bound(self.alignment_ns, self.growth_ppb or 0).age_at(limit_ns)
-        if within_ns is None:
-            return self.holds_for_ns
-        return within_ns if self.holds_for_ns is None else min(within_ns, self.holds_for_ns)
-
     def fields(self) -> dict[str, object]:
         """The values by their names in an AlignmentState."""
         pair = None if self.pair is None else list(self.pair)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S, Moment
-from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, alignment, unknown_alignment
+from timesyncd.fleet.alignment import ONE_CLOCK, alignment, unknown_alignment
 from timesyncd.fleet.node_clock import GRANDMASTER, UTC, NodeClock, rounded_up_ns
 from timesyncd.messages.node import BoundMessage, NodeState, Status
 
@@ -221,30 +221,6 @@ def test_the_fastest_pair_grows_the_alignment_be_it_not_the_widest() -> None:
     found = alignment([*near, far], NOW)
 
     assert (found.alignment_ns, found.pair, found.growth_ppb) == (9_100, ("a", "c"), 10_000)
-
-
-@pytest.mark.parametrize(
-    ("growth_ppb", "limit_ns", "leaves_ns"),
-    [
-        (100, 999, 0),
-        (100, 1_000, 0),
-        (100, 1_500, 5 * NS_PER_S),
-        (100, 10_000, 10 * NS_PER_S),
-        (0, 1_000, 10 * NS_PER_S),
-    ],
-    ids=["wider already", "just so", "grows out", "ends before", "does not grow"],
-)
-def test_the_time_until_a_limit_is_exceeded(growth_ppb: int, limit_ns: int, leaves_ns: int) -> None:
-    """By growth, or because nothing holds any longer."""
-    assert Alignment(1_000, growth_ppb, ("a", "b"), "", 10 * NS_PER_S).exceeds_in_ns(limit_ns) == leaves_ns
-
-
-def test_one_clock_never_exceeds_a_limit() -> None:
-    """And what is unknown is within none."""
-    assert (ONE_CLOCK.exceeds_in_ns(0), unknown_alignment("b is silent", "node_silent").exceeds_in_ns(10**9)) == (
-        None,
-        0,
-    )
 
 
 @dataclass(frozen=True)
