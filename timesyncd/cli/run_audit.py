@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from timesyncd.cli._common import audit_extra_is_missing
-from timesyncd.errors import TimesyncdError
+from timesyncd.errors import TimesyncdError, TraceError
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -62,11 +62,8 @@ def run(args: Namespace) -> int:
 
 def _report(marks: Path, out: Path) -> None:
     """Writes the report, and its summary to stderr, after the script's own output."""
-    from timesyncd.audit.html import summary, write
-    from timesyncd.jobs.recording_files import load
-
     try:
-        lines = summary(write(load(marks), out), out)
+        lines = _written(marks, out)
     except TimesyncdError as error:
         lines = [f"no report: {_failure_reason(marks, error)}"]
     except Exception as error:  # noqa: BLE001  a bug here must not change the script's status
@@ -74,12 +71,25 @@ def _report(marks: Path, out: Path) -> None:
     print("\n".join(f"timesyncd: {line}" for line in lines), file=sys.stderr, flush=True)
 
 
+def _written(marks: Path, out: Path) -> list[str]:
+    """
+    Writes the report, and returns its summary. The modules that draw it take most of a second to load, so they are not
+    loaded where no rank was metered. Raises TimesyncdError.
+    """
+    if not list(marks.glob("*.marks")):
+        raise TraceError(
+            "no rank was metered: no process created a process group of torch.distributed and updated parameters"
+        )
+    from timesyncd.audit.html import summary, write
+    from timesyncd.jobs.recording_files import load
+
+    return summary(write(load(marks), out), out)
+
+
 def _failure_reason(marks: Path, error: TimesyncdError) -> str:
     notes = sorted(marks.glob("*.note"))
     if notes:
         return f"{notes[0].name}: {notes[0].read_text(errors='replace').splitlines()[0]}"
-    if not list(marks.glob("*.marks")):
-        return "no rank was metered: no process created a process group of torch.distributed and updated parameters"
     return str(error)
 
 
