@@ -248,10 +248,11 @@ class Shard:
     `failed`: why; empty: it has not.
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.failed = ""
         self.finished = threading.Event()
         self._ranks = ranks
+        self._now_ns = now_ns
         self._lock = (
             threading.RLock()
         )  # reentrant: a rank that gets its reply may send its next request in the same thread
@@ -259,7 +260,7 @@ class Shard:
         self._policy: Policy = SSP(0)
         self._parameters = ServerParameters(0, [])
         self._clocks = [0] * ranks
-        self._last_request_ns = [time.monotonic_ns()] * ranks
+        self._last_request_ns = [now_ns()] * ranks
         self._pending: dict[tuple[int, int], Sequence[PushPart]] = {}
         self._waiting: list[_Waiting] = []
         self._joined: set[int] = set()
@@ -296,7 +297,7 @@ class Shard:
                 self.failed = (
                     f"rank {rank} pushed update {clock}, and update {expected} was expected: the ranks are out of step"
                 )
-            self._last_request_ns[rank] = time.monotonic_ns()
+            self._last_request_ns[rank] = self._now_ns()
             if not self.failed:
                 self._clocks[rank] = clock
                 self._pending[clock, rank] = difference
@@ -308,7 +309,7 @@ class Shard:
         The shard replies when this rank's update of that clock has arrived, and the policy lets the rank continue.
         """
         with self._lock:
-            self._last_request_ns[rank] = time.monotonic_ns()
+            self._last_request_ns[rank] = self._now_ns()
             return self._wait(rank, lambda: self._clocks[rank] >= clock and not self._must_wait(clock))
 
     def read(self, rank: int) -> ParametersFuture:
@@ -344,7 +345,7 @@ class Shard:
         with self._lock:
             if not self._waiting:
                 return ""
-            first, now_ns = self._waiting[0], time.monotonic_ns()
+            first, now_ns = self._waiting[0], self._now_ns()
             absent = set(range(self._ranks)) - {waiting.rank for waiting in self._waiting}
             if not absent and now_ns - self._waiting[-1].since_ns > patience_ns:
                 return "all ranks wait for each other: the ranks are out of step"
@@ -370,7 +371,7 @@ class Shard:
 
     def _wait(self, rank: int, is_ready: Callable[[], bool]) -> ParametersFuture:
         reply: ParametersFuture = torch.futures.Future()
-        self._waiting.append(_Waiting(rank, is_ready, reply, time.monotonic_ns()))
+        self._waiting.append(_Waiting(rank, is_ready, reply, self._now_ns()))
         self._advance()
         return reply
 
