@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from timesyncd.drivers.timeprovider._evidence import BatchRows, Evidence, ReadBatch, ReadCache, batches
 from timesyncd.drivers.timeprovider._profiles import Group, Profile
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
-from timesyncd.snmp import Credentials, Session
+from timesyncd.snmp import AgentLimits, Credentials, Session
 from timesyncd.snmp.values import Index, Oid, Raw
 
 #: More rows than any table of these profiles should have (125 satellites); a longer column is cut off, with a note.
@@ -56,12 +56,13 @@ class GrandmasterReader:
         self._cache = ReadCache(grandmaster, intervals_ns)
         self._batches: list[ReadBatch] = []
         self._session: Session | None = None
+        self._limits = AgentLimits()
         self._is_settled = self._is_another = False
 
     async def open(self) -> None:
         """Find the profiles that the grandmaster serves."""
         host, port = self._address
-        self._session = await Session.open(host, port, self._credentials, self._try_s)
+        self._session = await Session.open(host, port, self._credentials, self._try_s, limits=self._limits)
         try:
             await self._probe(self._session)
         except SourceError:
@@ -86,16 +87,20 @@ class GrandmasterReader:
         if self._session is None:
             raise Unreachable(f"{self._device}: the session is not open")
         if self._is_another:
-            self._cache.clear()
+            self._forget()
         if self._is_another or not self._is_settled:
             await self._probe(self._session)
         self._is_another = False
         if await self._read_state(self._session, now_ns):
-            self._cache.clear()
+            self._forget()
             await self._probe(self._session)
             await self._read_state(self._session, now_ns)
         await self._read_rest(self._session, now_ns, until)
         return GrandmasterRows(self.served, self._cache.rows(now_ns), self._cache.notes())
+
+    def _forget(self) -> None:
+        self._cache.clear()
+        self._limits.clear()
 
     @property
     def _device(self) -> str:
@@ -156,7 +161,9 @@ class GrandmasterReader:
             Evidence(self.served, rows | walked)
         except Malformed as error:
             raise Malformed(f"{self._device}: {error}") from error
-        notes = [f"{field}=cut off after {ROW_CAP} rows" for oid in cut for field in self._fields(oid)]
+        problems = {oid: f"cut off after {ROW_CAP} rows" for oid in cut}
+        problems |= {oid: text for oid in (*batch.scalars, *batch.columns) if (text := session.problems.get(oid))}
+        notes = [f"{field}={problem}" for oid, problem in problems.items() for field in self._fields(oid)]
         self._cache.keep(batch, rows | walked, now_ns, notes)
 
     def _fields(self, oid: Oid) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from timesyncd.drivers.timeprovider import _grandmaster_reader
 from timesyncd.errors import SourceError, Unreachable
-from timesyncd.snmp import Rows
+from timesyncd.snmp import AgentLimits, Rows
 from timesyncd.snmp.values import Credentials, Index, Oid, Raw, parse_oid
 
 UPTIME, BOOTS = "1.3.6.1.2.1.1.3", "1.3.6.1.6.3.10.2.1.2"
@@ -27,6 +27,8 @@ class RecordedGrandmaster:
     is_down: bool = False
     hanging: set[Oid] = field(default_factory=set)
     asked: list[Oid] = field(default_factory=list)
+    problems: dict[Oid, str] = field(default_factory=dict)
+    limits: list[object] = field(default_factory=list)
     opened: int = 0
 
     def serve(self, oid: str, raw: Raw, index: Index = (0,)) -> None:
@@ -58,6 +60,7 @@ class RecordedSession:
 
     def __init__(self, grandmaster: RecordedGrandmaster) -> None:
         self._grandmaster = grandmaster
+        self.problems = grandmaster.problems
 
     def close(self) -> None:
         self._grandmaster.opened -= 1
@@ -82,8 +85,11 @@ def answer_from(grandmaster: RecordedGrandmaster, monkeypatch: pytest.MonkeyPatc
 
     class Opener:
         @staticmethod
-        async def open(host: str, port: int, credentials: Credentials, timeout_s: float) -> RecordedSession:
+        async def open(
+            host: str, port: int, credentials: Credentials, timeout_s: float, limits: AgentLimits | None = None
+        ) -> RecordedSession:
             grandmaster.opened += 1
+            grandmaster.limits.append(limits)
             return RecordedSession(grandmaster)
 
     monkeypatch.setattr(_grandmaster_reader, "Session", Opener)

@@ -1,5 +1,6 @@
 """SNMP at the wire: queries to an agent, and a listener for notifications. docs/why-own-snmp.md says why it is our own."""
 
+from timesyncd.snmp.adaptive import AgentLimits
 from timesyncd.snmp.listener import Listener
 from timesyncd.snmp.session import Rows, Session
 from timesyncd.snmp.values import (
@@ -17,6 +18,7 @@ from timesyncd.snmp.values import (
 )
 
 __all__ = [
+    "AgentLimits",
     "AuthProtocol",
     "Community",
     "Credentials",

@@ -116,8 +116,8 @@ REPORTS: dict[Oid, str] = {
 _TIME_WINDOW_S = 150
 VERSION_3 = 3
 _USM = 3
-#: The largest UDP payload.
-_MAX_SIZE = 65507
+#: The UDP payload of an Ethernet frame: a response that is larger comes in fragments, which many networks drop.
+_MAX_SIZE = 1_472
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,14 @@ from itertools import islice
 from typing import Self
 
 from timesyncd.clocks import SystemClocks
-from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
-from timesyncd.snmp import ber
-from timesyncd.snmp.messages import OPAQUE, STATUS_NAMES, TOO_BIG, Pdu, PduType, Varbind
+from timesyncd.errors import Unreachable
+from timesyncd.snmp.adaptive import MAX_VARBINDS, AdaptiveRequester, AgentLimits, TooMuchError
+from timesyncd.snmp.messages import TOO_BIG, PduType, Varbind
 from timesyncd.snmp.transport import Address, Agent, AgentTransport, CommunityAgent, SharedSocket, UserAgent
-from timesyncd.snmp.values import Community, Credentials, Index, Oid, Opaque, Raw, format_oid
+from timesyncd.snmp.values import Community, Credentials, Index, Oid, Raw, format_oid
 
 Rows = dict[Oid, dict[Index, Raw]]
 
-#: The most variables that one response should carry, so that it fits a datagram of 1500 octets.
-MAX_VARBINDS = 40
 #: Columns of a table that are walked together.
 MAX_COLUMNS = 12
 
@@ -29,23 +27,31 @@ class Session:
 
     All methods raise Unreachable (no response), Refused (SNMPv3 rejects the credentials, or an SNMP error status) and Malformed
     (a response that breaks the protocol); the text begins with the device. OIDs are numeric; no MIB is used.
+
+    `problems`: the columns that the last walk of them could not read, or not to their end, with the reason.
     """
 
-    def __init__(self, agent: Agent, shared: SharedSocket, device: str) -> None:
-        self._agent = agent
+    def __init__(self, agent: Agent, shared: SharedSocket, device: str, limits: AgentLimits | None = None) -> None:
+        self.problems: dict[Oid, str] = {}
+        self._requester = AdaptiveRequester(agent, device, limits or AgentLimits())
         self._socket = shared
-        self._device = device
 
     @classmethod
-    async def open(cls, host: str, port: int, credentials: Credentials, timeout_s: float, retries: int = 1) -> Self:
-        """Open a session; nothing is sent yet. Raises Unreachable if the host name has no address."""
+    async def open(
+        cls, host: str, port: int, credentials: Credentials, timeout_s: float, retries: int = 1,
+        limits: AgentLimits | None = None,
+    ) -> Self:  # fmt: skip
+        """
+        Open a session; nothing is sent yet. `limits`: what an earlier session found out about the agent. Raises Unreachable if the host
+        name has no address.
+        """
         device = f"{host}:{port}"
         family, address = await _resolve(device, host, port)
         shared = SharedSocket.acquire(family)
         transport = AgentTransport(shared, address, timeout_s, 1 + retries)
         if isinstance(credentials, Community):
-            return cls(CommunityAgent(transport, credentials), shared, device)
-        return cls(UserAgent(transport, credentials, SystemClocks()), shared, device)
+            return cls(CommunityAgent(transport, credentials), shared, device, limits)
+        return cls(UserAgent(transport, credentials, SystemClocks()), shared, device, limits)
 
     def close(self) -> None:
         """Call it once."""
@@ -61,22 +67,23 @@ class Session:
         return rows
 
     async def _get(self, wanted: Sequence[Oid]) -> list[tuple[Oid, Raw | None]]:
-        response = await self._request(PduType.GET, wanted)
+        response = await self._requester.request(PduType.GET, wanted)
         if response.status == TOO_BIG and len(wanted) > 1:
             middle = len(wanted) // 2
             return await self._get(wanted[:middle]) + await self._get(wanted[middle:])
-        varbinds = self._varbinds(response, wanted)
+        varbinds = self._requester.varbinds(response, wanted)
         if [oid for oid, _, _ in varbinds] != wanted:
-            raise self._malformed("the response contains other objects than the request")
+            raise self._requester.malformed("the response contains other objects than the request")
         return [(oid, raw) for oid, _, raw in varbinds]
 
     async def next_below(self, subtrees: Sequence[Oid]) -> dict[Oid, Oid | None]:
         """The first object that the agent serves below each subtree, or None, by one GETNEXT for all."""
         below: dict[Oid, Oid | None] = {}
         for batch in _batches(subtrees, MAX_VARBINDS):
-            varbinds = self._varbinds(await self._request(PduType.GET_NEXT, batch), batch)
+            response = await self._requester.request(PduType.GET_NEXT, batch)
+            varbinds = self._requester.varbinds(response, batch)
             if len(varbinds) != len(batch):
-                raise self._malformed(f"the response has {len(varbinds)} variables instead of {len(batch)}")
+                raise self._requester.malformed(f"the response has {len(varbinds)} variables instead of {len(batch)}")
             for subtree, (oid, _, raw) in zip(batch, varbinds, strict=True):
                 below[subtree] = oid if raw is not None and self._advances(subtree, oid, subtree) else None
         return below
@@ -89,29 +96,57 @@ class Session:
         """The rows of table columns, and the list of columns that have more than `row_cap` rows and were cut off there."""
         rows: Rows = {}
         cut: list[Oid] = []
+        for column in columns:
+            self.problems.pop(column, None)
         for batch in _batches(columns, MAX_COLUMNS):
-            await self._walk_together(batch, row_cap, rows, cut)
+            await self._walk_together({column: column for column in batch}, row_cap, rows, cut)
         return rows, cut
 
-    async def _walk_together(self, columns: Sequence[Oid], row_cap: int, rows: Rows, cut: list[Oid]) -> None:
-        last = {column: column for column in columns}
-        repetitions = 2
+    async def _walk_together(
+        self, last: dict[Oid, Oid], row_cap: int, rows: Rows, cut: list[Oid], quick_s: float | None = None
+    ) -> None:
+        """
+        Walk columns from the last object of each that is known; at first the column itself. `quick_s`: the agent ignored a larger
+        request, so the first one waits only so long.
+        """
+        repetitions = 2 if quick_s is None else 1
         while last:
-            walked = list(last)
-            for position, (oid, _, raw) in enumerate(await self._bulk(list(last.values()), repetitions)):
-                column = walked[position % len(walked)]
-                if column not in last:
-                    continue
-                if raw is None or not self._advances(last[column], oid, column):
-                    del last[column]
-                    continue
-                if len(rows.get(column, ())) == row_cap:
-                    cut.append(column)
-                    del last[column]
-                    continue
-                last[column] = oid
-                rows.setdefault(column, {})[oid[len(column) :]] = raw
-            repetitions *= 4
+            try:
+                varbinds = await self._requester.bulk(list(last.values()), repetitions, quick_s)
+            except TooMuchError as error:
+                await self._walk_apart(last, error, row_cap, rows, cut)
+                return
+            self._add_rows(varbinds, last, row_cap, rows, cut)
+            repetitions, quick_s = repetitions * 4, None
+
+    async def _walk_apart(
+        self, last: dict[Oid, Oid], error: TooMuchError, row_cap: int, rows: Rows, cut: list[Oid]
+    ) -> None:
+        """The halves of these columns; a single one is given up."""
+        if len(last) == 1:
+            self.problems.update(dict.fromkeys(last, error.problem))
+            return
+        cursors = list(last.items())
+        for half in (cursors[: len(cursors) // 2], cursors[len(cursors) // 2 :]):
+            await self._walk_together(dict(half), row_cap, rows, cut, error.quick_s)
+
+    def _add_rows(
+        self, varbinds: list[Varbind], last: dict[Oid, Oid], row_cap: int, rows: Rows, cut: list[Oid]
+    ) -> None:
+        walked = list(last)
+        for position, (oid, _, raw) in enumerate(varbinds):
+            column = walked[position % len(walked)]
+            if column not in last:
+                continue
+            if raw is None or not self._advances(last[column], oid, column):
+                del last[column]
+                continue
+            if len(rows.get(column, ())) == row_cap:
+                cut.append(column)
+                del last[column]
+                continue
+            last[column] = oid
+            rows.setdefault(column, {})[oid[len(column) :]] = raw
 
     async def walk_subtree(self, root: Oid, row_cap: int) -> AsyncIterator[tuple[Oid, int, Raw]]:
         """
@@ -120,46 +155,25 @@ class Session:
         """
         at, count = root, 0
         while count < row_cap:
-            for oid, tag, raw in await self._bulk([at], MAX_VARBINDS):
+            for oid, tag, raw in await self._following(at):
                 if raw is None or not self._advances(at, oid, root) or count == row_cap:
                     return
                 at, count = oid, count + 1
                 yield oid, tag, raw
 
+    async def _following(self, at: Oid) -> list[Varbind]:
+        try:
+            return await self._requester.bulk([at], MAX_VARBINDS)
+        except TooMuchError as error:
+            raise self._requester.refused(f"{error.problem} after {format_oid(at)}") from error
+
     def _advances(self, at: Oid, oid: Oid, below: Oid) -> bool:
         """Whether the next object is still in the subtree. Raises Malformed if its OID is not above the last one's."""
         if oid <= at:
-            raise self._malformed(
+            raise self._requester.malformed(
                 f"the walk does not advance: {format_oid(oid)} was returned as next after {format_oid(at)}"
             )
         return oid[: len(below)] == below
-
-    async def _bulk(self, after: Sequence[Oid], repetitions: int) -> list[Varbind]:
-        fitting = max(1, min(repetitions, MAX_VARBINDS // len(after)))
-        varbinds = self._varbinds(await self._request(PduType.GET_BULK, after, fitting), after)
-        if not varbinds:
-            raise self._malformed("the response to GETBULK is empty")
-        return varbinds
-
-    async def _request(self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
-        try:
-            return await self._agent.request(kind, oids, repetitions)
-        except SourceError as error:
-            raise type(error)(f"{self._device}: {error}") from error
-
-    def _varbinds(self, response: Pdu, requested: Sequence[Oid]) -> list[Varbind]:
-        if response.status:
-            raise self._status_error(response.status, response.position, requested)
-        return [varbind if varbind.tag != ber.NULL else _opaque_null(varbind.oid) for varbind in response.varbinds]
-
-    def _status_error(self, status: int, position: int, requested: Sequence[Oid]) -> SourceError:
-        if status >= len(STATUS_NAMES):
-            return self._malformed(f"the response has error status {status}, which SNMP does not define")
-        at = f" for {format_oid(requested[position - 1])}" if 0 < position <= len(requested) else ""
-        return Refused(f"{self._device}: the agent reports {STATUS_NAMES[status]}{at}")
-
-    def _malformed(self, problem: str) -> Malformed:
-        return Malformed(f"{self._device}: {problem}")
 
 
 async def _resolve(device: str, host: str, port: int) -> tuple[int, Address]:
@@ -173,11 +187,6 @@ async def _resolve(device: str, host: str, port: int) -> tuple[int, Address]:
         raise Unreachable(f"{device}: not a host name: {error}") from error
     family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     return family, address
-
-
-def _opaque_null(oid: Oid) -> Varbind:
-    """NULL is the value of a request; in a response it is neither a value nor "no such object"."""
-    return Varbind(oid, OPAQUE, Opaque(b"\x05\x00"))
 
 
 def _batches(oids: Sequence[Oid], size: int) -> list[list[Oid]]:

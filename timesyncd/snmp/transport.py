@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -28,11 +29,36 @@ Address = tuple[Any, ...]
 """Numeric host and port, and for IPv6 flow info and scope."""
 
 
-class ResponseOrStray(NamedTuple):
-    """The response's datagram, or None and a description of what arrived from that address instead ("": nothing)."""
+#: The numbers of so many requests without a response are remembered, to recognize late responses.
+MAX_EXPIRED = 256
+
+
+class Silent(SourceError):
+    """
+    No response to one request; the agent may respond to others. `late`: a response to an earlier request arrived meanwhile, so the
+    agent responds, but too slowly.
+    """
+
+    late = False
+
+
+class NoResponse(Unreachable, Silent):
+    """Nothing shows that the agent exists."""
+
+
+class EncryptedIgnored(Refused, Silent):
+    """The agent responds, but not to encrypted requests."""
+
+
+class Outcome(NamedTuple):
+    """
+    The response's datagram; or None, a description of what arrived from that address instead ("": nothing), and whether a late response
+    to an earlier request did.
+    """
 
     datagram: bytes | None
-    stray: str
+    stray: str = ""
+    late: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +66,7 @@ class _PendingRequest:
     address: Address
     response: asyncio.Future[bytes]
     stray: str = ""
+    late: bool = False
 
 
 class SharedSocket:
@@ -52,6 +79,7 @@ class SharedSocket:
         self._loop = loop
         self._users = 0
         self._pending: dict[int, _PendingRequest] = {}
+        self._expired: OrderedDict[int, Address] = OrderedDict()
         try:
             self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         except OSError as error:
@@ -80,9 +108,7 @@ class SharedSocket:
             pass
         return number
 
-    async def exchange(
-        self, address: Address, number: int, datagram: bytes, timeout_s: float, tries: int
-    ) -> ResponseOrStray:
+    async def exchange(self, address: Address, number: int, datagram: bytes, timeout_s: float, tries: int) -> Outcome:
         """Send the request until a response with its number arrives from its address. Raises Unreachable if sending fails."""
         pending = _PendingRequest(address, self._loop.create_future())
         self._pending[number] = pending
@@ -91,10 +117,16 @@ class SharedSocket:
                 self._send(datagram, address)
                 await asyncio.wait((pending.response,), timeout=timeout_s)
                 if pending.response.done():
-                    return ResponseOrStray(pending.response.result(), "")
-            return ResponseOrStray(None, pending.stray)
+                    return Outcome(pending.response.result())
+            self._expire(number, address)
+            return Outcome(None, pending.stray, pending.late)
         finally:
             del self._pending[number]
+
+    def _expire(self, number: int, address: Address) -> None:
+        self._expired[number] = address
+        if len(self._expired) > MAX_EXPIRED:
+            self._expired.popitem(last=False)
 
     def _send(self, datagram: bytes, address: Address) -> None:
         try:
@@ -114,20 +146,37 @@ class SharedSocket:
 
     def _dispatch(self, datagram: bytes, address: Address) -> None:
         try:
-            pending = self._pending.get(number_of(datagram))
-            stray = "a response to no pending request (late, or another process's) arrived"
+            number = number_of(datagram)
         except Malformed as error:
-            pending, stray = None, f"a datagram that is not SNMP arrived ({error})"
-        if pending is not None and pending.address[:2] == address[:2]:
-            if not pending.response.done():
-                pending.response.set_result(datagram)
+            self._mark_stray(address, f"a datagram that is not SNMP arrived ({error}): {_beginning(datagram)}")
             return
-        if pending is not None:
+        pending = self._pending.get(number)
+        if pending is None:
+            self._dispatch_late(number, datagram, address)
+        elif pending.address[:2] != address[:2]:
             pending.stray = f"the response arrived from another address, {address[0]}:{address[1]}"
+        elif not pending.response.done():
+            pending.response.set_result(datagram)
+
+    def _dispatch_late(self, number: int, datagram: bytes, address: Address) -> None:
+        """A response to no pending request: our own, late or doubled, or another process's."""
+        if self._expired.get(number, ())[:2] == address[:2]:
+            for other in self._pending.values():
+                other.late = other.late or other.address[:2] == address[:2]
             return
+        self._mark_stray(
+            address,
+            f"a response to no pending request (late, or another process's) arrived: {_beginning(datagram)}",
+        )
+
+    def _mark_stray(self, address: Address, stray: str) -> None:
         for other in self._pending.values():
             if other.address[:2] == address[:2]:
-                other.stray = f"{stray}: {len(datagram)} octets that begin {datagram[:8].hex(' ')}"
+                other.stray = stray
+
+
+def _beginning(datagram: bytes) -> str:
+    return f"{len(datagram)} octets that begin {datagram[:8].hex(' ')}"
 
 
 def number_of(datagram: bytes) -> int:
@@ -150,17 +199,38 @@ class AgentTransport:
     timeout_s: float
     tries: int
 
-    async def exchange(self, number: int, datagram: bytes) -> bytes | None:
-        """The response; None if nothing arrived. Raises Unreachable (not sent) and Malformed (something else arrived)."""
-        response, stray = await self.socket.exchange(self.address, number, datagram, self.timeout_s, self.tries)
-        if stray:
-            raise Malformed(stray)
-        return response
+    async def exchange(self, number: int, datagram: bytes, within_s: float | None = None) -> Outcome:
+        """
+        The response, if one arrived. `within_s`: the request is sent once, and waits so long. Raises Unreachable (not sent) and
+        Malformed (something else arrived).
+        """
+        timeout_s, tries = (self.timeout_s, self.tries) if within_s is None else (within_s, 1)
+        outcome = await self.socket.exchange(self.address, number, datagram, timeout_s, tries)
+        if outcome.stray:
+            raise Malformed(outcome.stray)
+        return outcome
 
 
 class Agent(Protocol):
-    async def request(self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
-        """The Response PDU, whatever its error status. Errors do not name the device."""
+    @property
+    def timeout_s(self) -> float:
+        """How long each try of a request waits."""
+
+    async def request(
+        self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0, within_s: float | None = None
+    ) -> Pdu:
+        """
+        The Response PDU, whatever its error status. `within_s`: every datagram is sent once, and waits so long. Errors do not name the
+        device; `Silent` if the agent did not respond.
+        """
+
+
+def _silent(kind: type[Silent], text: str, outcome: Outcome) -> Silent:
+    error = kind(
+        f"{text}; a late response to an earlier request arrived, so timeout_s is too short" if outcome.late else text
+    )
+    error.late = outcome.late
+    return error
 
 
 class CommunityAgent:
@@ -170,16 +240,24 @@ class CommunityAgent:
         self._transport = transport
         self._community = community.name.encode()
 
-    async def request(self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
+    @property
+    def timeout_s(self) -> float:
+        return self._transport.timeout_s
+
+    async def request(
+        self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0, within_s: float | None = None
+    ) -> Pdu:
         number = self._transport.socket.new_number()
         request = messages.message(self._community, encode_request(kind, number, oids, repetitions))
-        response = await self._transport.exchange(number, request)
-        if response is None:
-            raise Unreachable(
+        outcome = await self._transport.exchange(number, request, within_s)
+        if outcome.datagram is None:
+            raise _silent(
+                NoResponse,
                 "no SNMP response: the device is down, UDP is filtered, SNMP is disabled, or the community is wrong "
-                "(v2c cannot distinguish these)"
+                "(v2c cannot distinguish these)",
+                outcome,
             )
-        return self._response(response)
+        return self._response(outcome.datagram)
 
     def _response(self, datagram: bytes) -> Pdu:
         _, message = messages.parse(datagram)
@@ -218,12 +296,18 @@ class UserAgent:
         self._master = MasterKeys(user)
         self._peer: _Peer | None = None
 
-    async def request(self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
+    @property
+    def timeout_s(self) -> float:
+        return self._transport.timeout_s
+
+    async def request(
+        self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0, within_s: float | None = None
+    ) -> Pdu:
         try:
             for _ in range(_ROUNDS):
                 if self._peer is None:
-                    self._peer = await self._discover()
-                response = await self._request_once(self._peer, kind, oids, repetitions)
+                    self._peer = await self._discover(within_s)
+                response = await self._request_once(self._peer, kind, oids, repetitions, within_s)
                 if response.kind is PduType.RESPONSE:
                     return response
                 problem = self._handle_report(response)
@@ -232,27 +316,31 @@ class UserAgent:
             self._peer = None
             raise
 
-    async def _discover(self) -> _Peer:
+    async def _discover(self, within_s: float | None) -> _Peer:
         """RFC 3414 section 4. The clock that comes with the engine ID is unsigned, so it is not used."""
         number = self._transport.socket.new_number()
         scoped = security.scoped_pdu(b"", b"", encode_request(PduType.GET, number, ()))
-        response = await self._transport.exchange(number, security.plain(number, True, _UNKNOWN_ENGINE, b"", scoped))
-        if response is None:
-            raise Unreachable("no SNMPv3 response: the device is down, UDP is filtered, or SNMPv3 is disabled")
-        engine_id = security.parse(response).engine.engine_id
+        datagram = security.plain(number, True, _UNKNOWN_ENGINE, b"", scoped)
+        outcome = await self._transport.exchange(number, datagram, within_s)
+        if outcome.datagram is None:
+            text = "no SNMPv3 response: the device is down, UDP is filtered, or SNMPv3 is disabled"
+            raise _silent(NoResponse, text, outcome)
+        engine_id = security.parse(outcome.datagram).engine.engine_id
         if not 5 <= len(engine_id) <= 32:
             raise Malformed(f"the engine ID has {len(engine_id)} octets; allowed: 5 to 32")
         return _Peer(engine_id, self._master.at(engine_id), self._clocks)
 
-    async def _request_once(self, peer: _Peer, kind: PduType, oids: Sequence[Oid], repetitions: int) -> Pdu:
+    async def _request_once(
+        self, peer: _Peer, kind: PduType, oids: Sequence[Oid], repetitions: int, within_s: float | None
+    ) -> Pdu:
         number = self._transport.socket.new_number()
         pdu = encode_request(kind, number, oids, repetitions)
         scoped = security.scoped_pdu(peer.engine_id, self._user.context.encode(), pdu)
         request = security.seal(number, True, peer.now(), self._user.name.encode(), peer.keys, scoped)
-        datagram = await self._transport.exchange(number, request)
-        if datagram is None:
-            raise peer.no_response_error()
-        response = peer.open(security.parse(datagram))
+        outcome = await self._transport.exchange(number, request, within_s)
+        if outcome.datagram is None:
+            raise peer.no_response_error(outcome)
+        response = peer.open(security.parse(outcome.datagram))
         if response.kind is PduType.RESPONSE and response.number != number:
             raise Malformed(f"the response has request-id {response.number} instead of {number}")
         return response
@@ -285,13 +373,15 @@ class _Peer:
     def now(self) -> security.SnmpEngine:
         return self._clock.at(self._clocks.boottime_ns())
 
-    def no_response_error(self) -> SourceError:
+    def no_response_error(self, outcome: Outcome) -> Silent:
         if self._signs and not self._decrypts:
-            return Refused(
+            return _silent(
+                EncryptedIgnored,
                 "the agent accepts the user and the authentication key but does not respond to encrypted requests: "
-                "the privacy pass phrase or protocol is wrong"
+                "the privacy pass phrase or protocol is wrong",
+                outcome,
             )
-        return Unreachable("no SNMPv3 response, although the agent reported its engine ID")
+        return _silent(NoResponse, "no SNMPv3 response, although the agent reported its engine ID", outcome)
 
     def open(self, message: security.UsmMessage) -> Pdu:
         """The Response or Report. A Response must be signed and encrypted, a Report that sets our clock must be signed."""

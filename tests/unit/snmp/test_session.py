@@ -208,6 +208,92 @@ async def test_an_answer_that_is_too_big_is_asked_for_in_halves() -> None:
     assert list(rows) == scalars
 
 
+def table(rows: int, most: int, silent: bool) -> Callable[[bytes], Iterable[bytes]]:
+    """An agent with a table that gives at most `most` variables at once, and says tooBig or nothing to a larger request."""
+
+    def answer(datagram: bytes) -> list[bytes]:
+        request = v2c_request(datagram)
+        if request.kind is PduType.GET:
+            return [v2c(texts(request))]
+        if request.position * len(request.varbinds) > most:
+            return [] if silent else [v2c(pdu(PduType.RESPONSE, request.number, [], 1))]
+        columns = [varbind.oid for varbind in request.varbinds]
+        found = [following(oid, step) for step in range(1, request.position + 1) for oid in columns]
+        return [v2c(pdu(PduType.RESPONSE, request.number, found))]
+
+    def following(oid: Oid, step: int) -> tuple[Oid, bytes]:
+        column, row = oid[: len(TABLE) + 1], (*oid, 0)[len(TABLE) + 1]
+        return ((*column, row + step), TEXT) if row + step <= rows else ((*TABLE, 99, row + step), TEXT)
+
+    return answer
+
+
+COLUMNS = [(*TABLE, column) for column in range(1, 5)]
+
+
+@pytest.mark.parametrize("most", [12, 10, 4, 1])
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("columns", [1, 4])
+async def test_a_table_that_is_too_big_is_read_in_smaller_parts(most: int, silent: bool, columns: int) -> None:
+    """Whether the agent says tooBig or nothing: fewer rows at once, at last one, and at the very last fewer columns."""
+    async with session_with(COMMUNITY, table(30, most, silent)) as (session, received):
+        read = await outcome_of(session.walk(COLUMNS[:columns], 100))
+        before = len(received)
+        again = await outcome_of(session.walk(COLUMNS[:columns], 100))
+
+    assert read == ({column: {(row,): b"device" for row in range(1, 31)} for column in COLUMNS[:columns]}, [])
+    assert again == read
+    assert len(received) - before <= before
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_subtree_that_is_too_big_is_read_in_smaller_parts(silent: bool) -> None:
+    """A recording walks whole subtrees."""
+    async with session_with(COMMUNITY, table(30, 9, silent)) as (session, _):
+        found = await outcome_of(collected(session, (*TABLE, 1)))
+
+    assert found == [(*TABLE, 1, row) for row in range(1, 31)]
+
+
+async def collected(session: Session, root: Oid) -> list[Oid]:
+    return [oid async for oid, _, _ in session.walk_subtree(root, 1_000)]
+
+
+async def test_a_device_that_is_down_is_not_asked_for_less() -> None:
+    """sysUpTime alone shows it: after that, nothing is sent."""
+    async with session_with(COMMUNITY, lambda _: []) as (session, received):
+        failed = await outcome_of(session.walk(COLUMNS, 100))
+
+    assert isinstance(failed, Unreachable)
+    assert len(received) == 2
+
+
+async def test_a_slow_agent_is_told_from_one_that_is_down() -> None:
+    """A late response shows that the agent responds: the error says so, and the next walk requests fewer rows at once."""
+    asked: list[Pdu] = []
+
+    def answer(datagram: bytes) -> list[bytes]:
+        asked.append(v2c_request(datagram))
+        late = [request for request in asked if request.kind is PduType.GET_BULK and request.position > 10]
+        if asked[-1].kind is PduType.GET:
+            return [v2c(texts(request)) for request in late[-1:]]
+        return [v2c(rows_after(asked[-1]))] if asked[-1].position <= 10 else []
+
+    def rows_after(request: Pdu) -> bytes:
+        (at,) = (varbind.oid for varbind in request.varbinds)
+        row = (*at, 0)[len(TABLE)]
+        found = [((*TABLE, row + step), TEXT) for step in range(1, request.position + 1) if row + step <= 40]
+        return pdu(PduType.RESPONSE, request.number, found or [((1, 3, 7), TEXT)])
+
+    async with session_with(COMMUNITY, answer) as (session, _):
+        first = await outcome_of(session.walk([TABLE], 100))
+        rows, _ = await session.walk([TABLE], 100)
+
+    assert isinstance(first, Unreachable)
+    assert "a late response to an earlier request arrived, so timeout_s is too short" in str(first)
+    assert len(rows[TABLE]) == 40
+
+
 async def test_a_lost_datagram_is_sent_again() -> None:
     """The same one, so that an answer to the first does as well."""
     first = [True]

@@ -13,7 +13,7 @@ from snmp_scripted import DESCRIPTION, ScriptedAgent, outcome_of, pdu, running_a
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
-from timesyncd.snmp import Session, User, security
+from timesyncd.snmp import Session, User, ber, security
 from timesyncd.snmp.messages import PduType
 from timesyncd.snmp.security import MasterKeys
 from timesyncd.snmp.transport import AgentTransport, SharedSocket, UserAgent, _Peer
@@ -56,6 +56,23 @@ async def test_nothing_readable_is_sent() -> None:
 
     flags = [security.parse(datagram).flags for datagram in received]
     assert flags == [security.REPORTABLE, *[security.REPORTABLE | security.AUTH | security.PRIV] * 2]
+
+
+async def test_the_announced_size_is_that_of_one_frame() -> None:
+    """1,472 octets: an agent that may answer more sends fragments, which many networks drop."""
+    async with session_with(EVA, ScriptedAgent(EVA).answer) as (session, received):
+        await read(session)
+
+    sizes = [octets_of_header(datagram) for datagram in received]
+    assert sizes == [1_472] * 3
+
+
+def octets_of_header(datagram: bytes) -> int:
+    message = ber.Reader(datagram).enter(ber.SEQUENCE, "a message")
+    message.integer("the version", 3, 3)
+    header = message.enter(ber.SEQUENCE, "the v3 header")
+    header.integer("msgID", 0, 2**31 - 1)
+    return header.integer("msgMaxSize", 0, 2**31 - 1)
 
 
 async def test_an_agent_that_rebooted_is_read_at_once() -> None:

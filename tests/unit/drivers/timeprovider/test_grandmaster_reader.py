@@ -141,6 +141,29 @@ async def test_the_note_of_a_table_ends_with_its_failure(grandmaster: RecordedGr
     assert (await watched.read(after_s=60)).unknown == ()
 
 
+async def test_a_column_that_the_agent_does_not_give_has_a_note(
+    grandmaster: RecordedGrandmaster, watched: Watched
+) -> None:
+    """The column is absent, with the reason; the other columns and the state are read."""
+    grandmaster.problems[parse_oid(IF_STATE)] = "the agent reports tooBig for one row"
+    sample = await watched.read()
+
+    assert sample.clock_state is ClockState.LOCKED
+    assert sample.unknown == ("interfaces.state=the agent reports tooBig for one row",)
+
+
+async def test_what_was_found_out_about_an_agent_outlives_the_session(
+    grandmaster: RecordedGrandmaster, watched: Watched
+) -> None:
+    """Finding it out costs timeouts, so a new session starts with it."""
+    await watched.read()
+    watched.reader.close()
+    await watched.read()
+
+    assert grandmaster.limits[0] is not None
+    assert grandmaster.limits[0] is grandmaster.limits[1]
+
+
 async def test_a_value_of_the_wrong_type_costs_its_table(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """Nothing of a table with a broken value is kept, and the error names device, object and what came."""
     raise_alarm(grandmaster)
