@@ -90,6 +90,7 @@ async def _walk(access: ProbeAccess, most: int, progress: Progress) -> tuple[lis
                 incomplete.append(f"{format_oid(root)}: {str(error).removeprefix(f'{access.device}: ')}")
     finally:
         session.close()
+    incomplete += [f"{format_oid(oid)}: {problem}" for oid, problem in session.problems.items()]
     if len(rows) > most:
         incomplete.append(f"cut off after {most} objects")
     return rows[:most], incomplete

@@ -41,7 +41,7 @@ STATUS_NAMES = (
     "wrongEncoding", "wrongValue", "noCreation", "inconsistentValue", "resourceUnavailable", "commitFailed",
     "undoFailed", "authorizationError", "notWritable", "inconsistentName",
 )  # fmt: skip
-TOO_BIG = 1
+TOO_BIG, NO_SUCH_NAME = 1, 2
 
 
 class Varbind(NamedTuple):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.errors import Unreachable
-from timesyncd.snmp.adaptive import MAX_VARBINDS, AdaptiveRequester, AgentLimits, TooMuchError
-from timesyncd.snmp.messages import TOO_BIG, PduType, Varbind
+from timesyncd.snmp.adaptive import MAX_VARBINDS, AdaptiveRequester, AgentLimits, DeclinedError, TooMuchError
+from timesyncd.snmp.messages import PduType, Varbind
 from timesyncd.snmp.transport import Address, Agent, AgentTransport, CommunityAgent, SharedSocket, UserAgent
 from timesyncd.snmp.values import Community, Credentials, Index, Oid, Raw, format_oid
 
@@ -19,6 +21,36 @@ Rows = dict[Oid, dict[Index, Raw]]
 
 #: Columns of a table that are walked together.
 MAX_COLUMNS = 12
+#: So many objects may an agent decline in a column, or one after another in a subtree, before the rest of it is given up.
+MAX_SKIPPED = 8
+
+
+@dataclass(slots=True)
+class _Walk:
+    """`declined`: the columns for whose next object the agent reported an error, each with its last object and the reason."""
+
+    row_cap: int
+    rows: Rows
+    cut: list[Oid]
+    declined: dict[Oid, tuple[Oid, str]]
+    skipped: Counter[Oid]
+
+    def is_complete(self, column: Oid, cursor: Oid) -> bool:
+        """Whether other columns of the table have rows, and none behind the cursor: then the declined object is of another table."""
+        indexes = self._indexes_beside(column)
+        return bool(indexes) and max(indexes) <= cursor[len(column) :]
+
+    def behind(self, column: Oid, cursor: Oid) -> Oid | None:
+        """From where to go on: the next row that another column has, or else the next number of the index; None if there is none."""
+        index = cursor[len(column) :]
+        beside = min((other for other in self._indexes_beside(column) if other > index), default=None)
+        if beside is not None:
+            return (*column, *beside)
+        return (*cursor[:-1], cursor[-1] + 1) if index else None
+
+    def _indexes_beside(self, column: Oid) -> set[Index]:
+        others = (rows for other, rows in self.rows.items() if other != column and other[:-1] == column[:-1])
+        return {index for rows in others for index in rows}
 
 
 class Session:
@@ -28,7 +60,7 @@ class Session:
     All methods raise Unreachable (no response), Refused (SNMPv3 rejects the credentials, or an SNMP error status) and Malformed
     (a response that breaks the protocol); the text begins with the device. OIDs are numeric; no MIB is used.
 
-    `problems`: the columns that the last walk of them could not read, or not to their end, with the reason.
+    `problems`: the objects that could not be read when they were last requested, or not whole, with the reason.
     """
 
     def __init__(self, agent: Agent, shared: SharedSocket, device: str, limits: AgentLimits | None = None) -> None:
@@ -58,34 +90,30 @@ class Session:
         self._socket.release()
 
     async def get(self, scalars: Sequence[Oid]) -> Rows:
-        """The values of scalars, whose OIDs are given without the trailing 0; objects that the agent lacks are left out."""
+        """
+        The values of scalars, whose OIDs are given without the trailing 0; objects that the agent lacks or declines are left out.
+        """
         rows: Rows = {}
         for batch in _batches(scalars, MAX_VARBINDS):
-            for oid, raw in await self._get([(*scalar, 0) for scalar in batch]):
-                if raw is not None:
-                    rows[oid[:-1]] = {(0,): raw}
+            objects = await self._requester.objects(PduType.GET, [(*scalar, 0) for scalar in batch])
+            self._note_problems(batch, {oid[:-1]: problem for oid, problem in objects.problems.items()})
+            rows |= {oid[:-1]: {(0,): each.raw} for oid, each in objects.found.items() if each.raw is not None}
         return rows
 
-    async def _get(self, wanted: Sequence[Oid]) -> list[tuple[Oid, Raw | None]]:
-        response = await self._requester.request(PduType.GET, wanted)
-        if response.status == TOO_BIG and len(wanted) > 1:
-            middle = len(wanted) // 2
-            return await self._get(wanted[:middle]) + await self._get(wanted[middle:])
-        varbinds = self._requester.varbinds(response, wanted)
-        if [oid for oid, _, _ in varbinds] != wanted:
-            raise self._requester.malformed("the response contains other objects than the request")
-        return [(oid, raw) for oid, _, raw in varbinds]
+    def _note_problems(self, requested: Sequence[Oid], problems: Mapping[Oid, str]) -> None:
+        for oid in requested:
+            self.problems.pop(oid, None)
+        self.problems.update(problems)
 
     async def next_below(self, subtrees: Sequence[Oid]) -> dict[Oid, Oid | None]:
-        """The first object that the agent serves below each subtree, or None, by one GETNEXT for all."""
-        below: dict[Oid, Oid | None] = {}
+        """The first object that the agent serves below each subtree, or None."""
+        below: dict[Oid, Oid | None] = dict.fromkeys(subtrees)
         for batch in _batches(subtrees, MAX_VARBINDS):
-            response = await self._requester.request(PduType.GET_NEXT, batch)
-            varbinds = self._requester.varbinds(response, batch)
-            if len(varbinds) != len(batch):
-                raise self._requester.malformed(f"the response has {len(varbinds)} variables instead of {len(batch)}")
-            for subtree, (oid, _, raw) in zip(batch, varbinds, strict=True):
-                below[subtree] = oid if raw is not None and self._advances(subtree, oid, subtree) else None
+            objects = await self._requester.objects(PduType.GET_NEXT, batch)
+            self._note_problems(batch, objects.problems)
+            for subtree, (oid, _, raw) in objects.found.items():
+                if raw is not None and self._advances(subtree, oid, subtree):
+                    below[subtree] = oid
         return below
 
     async def has_below(self, subtrees: Sequence[Oid]) -> dict[Oid, bool]:
@@ -94,45 +122,52 @@ class Session:
 
     async def walk(self, columns: Sequence[Oid], row_cap: int) -> tuple[Rows, list[Oid]]:
         """The rows of table columns, and the list of columns that have more than `row_cap` rows and were cut off there."""
-        rows: Rows = {}
-        cut: list[Oid] = []
-        for column in columns:
-            self.problems.pop(column, None)
+        self._note_problems(columns, {})
+        walk = _Walk(row_cap, {}, [], {}, Counter())
         for batch in _batches(columns, MAX_COLUMNS):
-            await self._walk_together({column: column for column in batch}, row_cap, rows, cut)
-        return rows, cut
+            await self._walk_together(walk, {column: column for column in batch})
+            while walk.declined:
+                await self._walk_past(walk)
+        return walk.rows, walk.cut
 
-    async def _walk_together(
-        self, last: dict[Oid, Oid], row_cap: int, rows: Rows, cut: list[Oid], quick_s: float | None = None
-    ) -> None:
+    async def _walk_together(self, walk: _Walk, last: dict[Oid, Oid], quick_s: float | None = None) -> None:
         """
         Walk columns from the last object of each that is known; at first the column itself. `quick_s`: the agent ignored a larger
         request, so the first one waits only so long.
         """
         repetitions = 2 if quick_s is None else 1
         while last:
+            columns = list(last)
             try:
                 varbinds = await self._requester.bulk(list(last.values()), repetitions, quick_s)
             except TooMuchError as error:
-                await self._walk_apart(last, error, row_cap, rows, cut)
+                await self._walk_apart(walk, last, error)
                 return
-            self._add_rows(varbinds, last, row_cap, rows, cut)
-            repetitions, quick_s = repetitions * 4, None
+            except DeclinedError as error:
+                if not error.position and len(last) > 1:
+                    await self._walk_halves(walk, last, None)
+                    return
+                column = columns[max(0, error.position - 1)]
+                cursor = last.pop(column)
+                if not error.is_end:
+                    walk.declined[column] = (cursor, error.problem)
+                continue
+            self._add_rows(walk, varbinds, last)
+            repetitions, quick_s = 4 * max(1, len(varbinds) // len(columns)), None
 
-    async def _walk_apart(
-        self, last: dict[Oid, Oid], error: TooMuchError, row_cap: int, rows: Rows, cut: list[Oid]
-    ) -> None:
+    async def _walk_apart(self, walk: _Walk, last: dict[Oid, Oid], error: TooMuchError) -> None:
         """The halves of these columns; a single one is given up."""
         if len(last) == 1:
             self.problems.update(dict.fromkeys(last, error.problem))
-            return
+        else:
+            await self._walk_halves(walk, last, error.quick_s)
+
+    async def _walk_halves(self, walk: _Walk, last: dict[Oid, Oid], quick_s: float | None) -> None:
         cursors = list(last.items())
         for half in (cursors[: len(cursors) // 2], cursors[len(cursors) // 2 :]):
-            await self._walk_together(dict(half), row_cap, rows, cut, error.quick_s)
+            await self._walk_together(walk, dict(half), quick_s)
 
-    def _add_rows(
-        self, varbinds: list[Varbind], last: dict[Oid, Oid], row_cap: int, rows: Rows, cut: list[Oid]
-    ) -> None:
+    def _add_rows(self, walk: _Walk, varbinds: list[Varbind], last: dict[Oid, Oid]) -> None:
         walked = list(last)
         for position, (oid, _, raw) in enumerate(varbinds):
             column = walked[position % len(walked)]
@@ -141,31 +176,52 @@ class Session:
             if raw is None or not self._advances(last[column], oid, column):
                 del last[column]
                 continue
-            if len(rows.get(column, ())) == row_cap:
-                cut.append(column)
+            if len(walk.rows.get(column, ())) == walk.row_cap:
+                walk.cut.append(column)
                 del last[column]
                 continue
             last[column] = oid
-            rows.setdefault(column, {})[oid[len(column) :]] = raw
+            walk.rows.setdefault(column, {})[oid[len(column) :]] = raw
+
+    async def _walk_past(self, walk: _Walk) -> None:
+        """Go on behind the objects that the agent declined, so that each costs itself alone."""
+        declined, walk.declined = walk.declined, {}
+        past: dict[Oid, Oid] = {}
+        for column, (cursor, problem) in declined.items():
+            if walk.is_complete(column, cursor):
+                continue
+            self.problems.setdefault(column, f"{problem} after {format_oid(cursor)}")
+            walk.skipped[column] += 1
+            behind = walk.behind(column, cursor)
+            if behind is not None and walk.skipped[column] <= MAX_SKIPPED:
+                past[column] = behind
+        await self._walk_together(walk, past)
 
     async def walk_subtree(self, root: Oid, row_cap: int) -> AsyncIterator[tuple[Oid, int, Raw]]:
         """
         All objects below `root` in the agent's order: OID, BER tag of the value (as in snmprec files: 2, 4, 6, 64 ...), value.
         Ends after `row_cap` objects, even if there are more.
         """
-        at, count = root, 0
+        at, count, skipped = root, 0, 0
         while count < row_cap:
-            for oid, tag, raw in await self._following(at):
+            try:
+                varbinds = await self._requester.bulk([at], MAX_VARBINDS)
+            except TooMuchError as error:
+                raise self._requester.refused(f"{error.problem} after {format_oid(at)}") from error
+            except DeclinedError as error:
+                if error.is_end:
+                    return
+                skipped += 1
+                if at == root or skipped > MAX_SKIPPED:
+                    raise self._requester.refused(f"{error.problem} after {format_oid(at)}") from error
+                self.problems[at] = f"{error.problem} after this object"
+                at = (*at[:-1], at[-1] + 1)
+                continue
+            for oid, tag, raw in varbinds:
                 if raw is None or not self._advances(at, oid, root) or count == row_cap:
                     return
-                at, count = oid, count + 1
+                at, count, skipped = oid, count + 1, 0
                 yield oid, tag, raw
-
-    async def _following(self, at: Oid) -> list[Varbind]:
-        try:
-            return await self._requester.bulk([at], MAX_VARBINDS)
-        except TooMuchError as error:
-            raise self._requester.refused(f"{error.problem} after {format_oid(at)}") from error
 
     def _advances(self, at: Oid, oid: Oid, below: Oid) -> bool:
         """Whether the next object is still in the subtree. Raises Malformed if its OID is not above the last one's."""

@@ -259,6 +259,127 @@ async def collected(session: Session, root: Oid) -> list[Oid]:
     return [oid async for oid, _, _ in session.walk_subtree(root, 1_000)]
 
 
+def faulty(faults: dict[Oid, int], positioned: bool = True) -> Callable[[bytes], Iterable[bytes]]:
+    """An agent with seven scalars and a table of five rows; a request that comes upon one of `faults` reports its error status."""
+    served = [(*SYSTEM, arc, 0) for arc in range(1, 8)] + [(*column, row) for column in COLUMNS for row in range(1, 6)]
+
+    def answer(datagram: bytes) -> list[bytes]:
+        request = v2c_request(datagram)
+        found = list(reached(request))
+        for place, (oid, _) in enumerate(found):
+            if oid in faults:
+                position = place % len(request.varbinds) + 1 if positioned else 0
+                echoed = [(varbind.oid, b"\x05\x00") for varbind in request.varbinds]
+                return [v2c(pdu(PduType.RESPONSE, request.number, echoed, faults[oid], position))]
+        return [v2c(pdu(PduType.RESPONSE, request.number, found))]
+
+    def reached(request: Pdu) -> Iterable[tuple[Oid, bytes]]:
+        if request.kind is PduType.GET:
+            yield from ((varbind.oid, TEXT) for varbind in request.varbinds)
+            return
+        cursors = [varbind.oid for varbind in request.varbinds]
+        for _ in range(request.position or 1):
+            cursors = [min((oid for oid in (*served, *faults) if oid > cursor), default=BEYOND) for cursor in cursors]
+            yield from ((oid, TEXT) for oid in cursors)
+
+    return answer
+
+
+BEYOND: Oid = (1, 3, 9)
+NO_SUCH_NAME, GEN_ERR = 2, 5
+
+
+@pytest.mark.parametrize("positioned", [True, False])
+@pytest.mark.parametrize("failing", [(3,), (1, 7), (2, 3, 4)])
+async def test_an_error_for_one_object_costs_that_object_alone(positioned: bool, failing: tuple[int, ...]) -> None:
+    """Whether the agent names the object or not; the object has its reason."""
+    faults = {(*SYSTEM, arc, 0): GEN_ERR for arc in failing}
+    async with session_with(COMMUNITY, faulty(faults, positioned)) as (session, _):
+        rows = await outcome_of(session.get([(*SYSTEM, arc) for arc in range(1, 8)]))
+
+    assert rows == {(*SYSTEM, arc): {(0,): b"device"} for arc in range(1, 8) if arc not in failing}
+    assert session.problems == {(*SYSTEM, arc): "the agent reports genErr" for arc in failing}
+
+
+async def test_an_object_that_can_be_read_again_has_no_problem() -> None:
+    """The reason goes with the fault."""
+    faults = {(*SYSTEM, 3, 0): GEN_ERR}
+    async with session_with(COMMUNITY, faulty(faults)) as (session, _):
+        await outcome_of(session.get([(*SYSTEM, arc) for arc in (1, 3)]))
+        faults.clear()
+        await session.get([(*SYSTEM, arc) for arc in (1, 3)])
+
+    assert session.problems == {}
+
+
+async def test_no_such_name_is_no_fault() -> None:
+    """Agents of SNMPv1's kind say so where SNMPv2 has noSuchObject."""
+    faults = {(*SYSTEM, arc, 0): NO_SUCH_NAME for arc in (2, 6)}
+    async with session_with(COMMUNITY, faulty(faults)) as (session, _):
+        rows = await outcome_of(session.get([(*SYSTEM, arc) for arc in range(1, 8)]))
+        alone = await outcome_of(session.get([(*SYSTEM, 2)]))
+
+    assert rows == {(*SYSTEM, arc): {(0,): b"device"} for arc in (1, 3, 4, 5, 7)}
+    assert (alone, session.problems) == ({}, {})
+
+
+async def test_no_such_name_after_the_last_object_ends_a_probe() -> None:
+    """There is nothing below that subtree; the others are known."""
+    async with session_with(COMMUNITY, faulty({BEYOND: NO_SUCH_NAME})) as (session, _):
+        below = await outcome_of(session.next_below([SYSTEM, (1, 3, 8), TABLE]))
+
+    assert below == {SYSTEM: (*SYSTEM, 1, 0), (1, 3, 8): None, TABLE: (*TABLE, 1, 1)}
+
+
+@pytest.mark.parametrize("positioned", [True, False])
+@pytest.mark.parametrize("columns", [1, 4])
+async def test_no_such_name_at_the_end_of_a_walk_ends_it(positioned: bool, columns: int) -> None:
+    """Also where one row more than there are was requested: the rows before the end are read."""
+    faults = {BEYOND: NO_SUCH_NAME}
+    wanted = COLUMNS[4 - columns :]
+    async with session_with(COMMUNITY, faulty(faults, positioned)) as (session, _):
+        walked = await outcome_of(session.walk(wanted, 100))
+        subtree = await outcome_of(collected(session, COLUMNS[-1]))
+
+    assert walked == ({column: {(row,): b"device" for row in range(1, 6)} for column in wanted}, [])
+    assert (subtree, session.problems) == ([(*COLUMNS[-1], row) for row in range(1, 6)], {})
+
+
+@pytest.mark.parametrize("positioned", [True, False])
+@pytest.mark.parametrize("row", [1, 3, 5])
+async def test_an_error_for_one_cell_costs_that_cell_alone(positioned: bool, row: int) -> None:
+    """The rows behind it are read, and so are the other columns; the column has its reason."""
+    faults = {(*COLUMNS[1], row): GEN_ERR}
+    async with session_with(COMMUNITY, faulty(faults, positioned)) as (session, _):
+        walked = await outcome_of(session.walk(COLUMNS, 100))
+
+    rows = walked[0] if isinstance(walked, tuple) else walked
+    assert rows == {
+        column: {(each,): b"device" for each in range(1, 6) if (*column, each) not in faults} for column in COLUMNS
+    }
+    assert list(session.problems) == [COLUMNS[1]]
+    assert session.problems[COLUMNS[1]].startswith("the agent reports genErr after 1.3.6.1.2.1.2.2.1.2")
+
+
+async def test_a_column_that_only_reports_errors_is_given_up() -> None:
+    """It is asked a few times, not for ever."""
+    faults = {(*COLUMNS[1], row): GEN_ERR for row in range(100)}
+    async with session_with(COMMUNITY, faulty(faults)) as (session, received):
+        walked = await outcome_of(session.walk(COLUMNS, 100))
+
+    rows = walked[0] if isinstance(walked, tuple) else walked
+    assert rows == {column: {(row,): b"device" for row in range(1, 6)} for column in (COLUMNS[0], *COLUMNS[2:])}
+    assert len(received) < 40
+
+
+async def test_an_error_for_one_object_costs_a_recording_that_object_alone() -> None:
+    """A recorded subtree has all other objects."""
+    async with session_with(COMMUNITY, faulty({(*COLUMNS[1], 3): GEN_ERR})) as (session, _):
+        found = await outcome_of(collected(session, TABLE))
+
+    assert found == [(*column, row) for column in COLUMNS for row in range(1, 6) if (column, row) != (COLUMNS[1], 3)]
+
+
 async def test_a_device_that_is_down_is_not_asked_for_less() -> None:
     """sysUpTime alone shows it: after that, nothing is sent."""
     async with session_with(COMMUNITY, lambda _: []) as (session, received):
