@@ -57,7 +57,8 @@ class ClockSample:
     local minus reference: positive = the local clock is ahead. `delay_interval_ns` is the mean time between two delay
     measurements. The delay counters are cumulative since the PTP daemon's start (None: not served). `exchanges` are the
     unfiltered delay exchanges since the last sample, empty where the PTP daemon does not serve them. `domain` is the
-    PTP domain (None: not reported). An identity is None where no Announce names that clock, and then the fields that
+    PTP domain (None: not reported), `daemon_pid` the PTP daemon's process (None: in a hidden pid namespace). `leap61`
+    and `leap59`: Announce says that a second is inserted, or deleted, at the end of this UTC day. An identity is None where no Announce names that clock, and then the fields that
     Announce carries (steps, class, accuracy, timescale) are the PTP daemon's own.
 
     Treat it as immutable; it is not frozen, since one is made for each Sync and a frozen one takes twice as long.
@@ -89,6 +90,9 @@ class ClockSample:
     frequency_ppb: int | None = None
     exchanges: tuple[DelayExchange, ...] = ()
     domain: int | None = None
+    daemon_pid: int | None = None
+    leap61: bool = False
+    leap59: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +181,29 @@ class UtcSample:
     origin: UtcOrigin = UtcOrigin.NETWORK
 
 
+class Movement(StrEnum):
+    """What moved in the discipline of CLOCK_REALTIME: its frequency, its tick, or a slew that the kernel works off."""
+
+    FREQUENCY = "frequency"
+    TICK = "tick"
+    SLEW = "slew"
+
+
+#: The programs that write their error into the kernel's maxerror: root delay / 2 + root dispersion.
+MAXERROR_WRITERS = frozenset({"chronyd", "ntpd"})
+
+
 @dataclass(frozen=True, slots=True)
 class KernelSample:
     """
     The kernel's state of CLOCK_REALTIME (adjtimex). `synchronized`: STA_UNSYNC is not set.
 
     `leap` is none, insert or delete (armed). `tai_offset_s` is 0 while no daemon has set it. `disciplines` names the
-    running daemons that steer the clock; `maxerror_ns` is a bound only where chronyd is the one.
-    `undecided_disciplines` names those that may steer it: a ptp4l does with software timestamps. `vm_disruptions` is
-    VMClock's marker: it changes when the virtual machine is migrated.
+    running programs that steer the clock. `undecided_disciplines` names those that may steer it, and
+    `undecided_ptp4l` are the process ids of the ptp4l among them: one with software timestamps does. `programs_visible` is False in a container, which hides the host's programs.
+    `unexplained_movement` shows that a program steers which is none of these. `maxerror_ns` is what the steering program
+    wrote, and no bound by itself: see `maxerror_bound_ns`. `vm_disruptions` is VMClock's marker: it changes when the
+    virtual machine is migrated.
     """
 
     source: str
@@ -199,6 +217,19 @@ class KernelSample:
     disciplines: tuple[str, ...] = ()
     vm_disruptions: int | None = None
     undecided_disciplines: tuple[str, ...] = ()
+    undecided_ptp4l: tuple[int, ...] = ()
+    programs_visible: bool = True
+    unexplained_movement: Movement | None = None
+
+    @property
+    def maxerror_bound_ns(self) -> int | None:
+        """
+        `maxerror_ns` where it bounds the error of CLOCK_REALTIME: one program alone steers, and it is known to write its
+        error there. Others write 0 whatever the error is, or nothing.
+        """
+        is_known = self.programs_visible and self.unexplained_movement is None and not self.undecided_disciplines
+        is_written = is_known and len(self.disciplines) == 1 and MAXERROR_WRITERS.issuperset(self.disciplines)
+        return self.maxerror_ns if is_written and self.synchronized else None
 
 
 class NoSampleCause(StrEnum):

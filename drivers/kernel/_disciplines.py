@@ -1,29 +1,40 @@
-"""Finds the daemons that steer CLOCK_REALTIME or a PHC, by the processes in /proc and their command lines."""
+"""Finds the programs that steer CLOCK_REALTIME or a PHC, by the processes in /proc, their command lines and files."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.drivers.kernel._programs import (
+    COMMS,
+    PROGRAMS,
+    REALTIME,
+    Phc2sysCommand,
+    Process,
+    options,
+    program_of,
+)
+
+__all__ = ["COMMS", "Process", "options"]
 
 SCAN_EVERY_NS = 30 * NS_PER_S
 MIN_SCAN_INTERVAL_NS = 5 * NS_PER_S
 
+_LARGEST_CONFIG = 1 << 16
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """`comm` is the kernel's name of the process, at most 15 characters; `command` are the words of its command line."""
-
-    pid: int
-    comm: str
-    command: tuple[str, ...]
+#: Words in /proc/PID/cgroup of a process in a container, whose files are not those of this mount namespace.
+_CONTAINERS = ("docker", "kubepods", "libpod", "containerd", "crio", "lxc", "machine.slice")
 
 
 def find_processes(proc: Path, comms: frozenset[str]) -> tuple[Process, ...] | None:
-    """Every process of this pid namespace with one of these names; None if other users' processes are hidden."""
+    """
+    Every process of this pid namespace with one of these names; None if other users' processes are hidden. A process may have the
+    name from the kernel, or from the first word of its command line.
+    """
     try:
         (proc / "1" / "comm").read_text()
         pids = [int(path.name) for path in proc.iterdir() if path.name.isdecimal()]
@@ -32,40 +43,55 @@ def find_processes(proc: Path, comms: frozenset[str]) -> tuple[Process, ...] | N
     return tuple(process for pid in sorted(pids) if (process := _process(proc / str(pid), comms)) is not None)
 
 
+def sees_whole_machine(proc: Path) -> bool:
+    """Whether /proc shows the machine's first pid namespace: in a container the host's processes are hidden."""
+    try:
+        return os.stat(proc / "self" / "ns" / "pid").st_ino == _FIRST_PID_NAMESPACE
+    except OSError:
+        return True  # a kernel without pid namespaces
+
+
+#: PROC_PID_INIT_INO of the kernel's proc_ns.h.
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+
+
 def _process(folder: Path, comms: frozenset[str]) -> Process | None:
     """The process, if it has one of these names; None also if it has just ended."""
     try:
         comm = (folder / "comm").read_text(errors="replace").strip()
-        if comm not in comms:
-            return None
         line = (folder / "cmdline").read_text(errors="replace")
     except OSError:
         return None
-    return Process(int(folder.name), comm, tuple(line.rstrip("\0").split("\0")))
+    process = Process(int(folder.name), comm, tuple(line.rstrip("\0").split("\0")))
+    program = program_of(process)
+    if program is None or comms.isdisjoint((comm, Path(process.command[0]).name[:15])):
+        return None
+    path = program.config(process)
+    return process if path is None else replace(process, config=_file_of(folder, Path(path)))
 
 
-def options(process: Process, valued: str) -> Iterator[tuple[str, str]]:
-    """
-    Each option with its value, as getopt(3) parses the command line; `valued` are the letters that have a value. A long option
-    is `--name`, and its value is the next word unless it contains `=`.
-    """
-    words = iter(process.command[1:])
-    for word in words:
-        if word == "--":
-            return
-        if word.startswith("--"):
-            name, has_value, value = word.partition("=")
-            yield name, value if has_value else next(words, "")
-        elif word.startswith("-"):
-            yield from _short(word[1:], valued, words)
+def _file_of(folder: Path, path: Path) -> str | None:
+    """A file as the process sees it; None where that cannot be read."""
+    try:
+        os.stat(folder / "root")
+        found = folder / "cwd" / path if not path.is_absolute() else folder / "root" / path.relative_to("/")
+    except OSError:
+        if not path.is_absolute() or _is_in_container(folder):
+            return None
+        found = path
+    try:
+        with found.open(errors="replace") as file:
+            return file.read(_LARGEST_CONFIG)
+    except OSError:
+        return None
 
 
-def _short(letters: str, valued: str, words: Iterator[str]) -> Iterator[tuple[str, str]]:
-    for at, letter in enumerate(letters):
-        if letter in valued:
-            yield letter, letters[at + 1 :] or next(words, "")
-            return
-        yield letter, ""
+def _is_in_container(folder: Path) -> bool:
+    try:
+        groups = (folder / "cgroup").read_text(errors="replace")
+    except OSError:
+        return False
+    return any(word in groups for word in _CONTAINERS)
 
 
 class ProcessScanner:
@@ -77,6 +103,11 @@ class ProcessScanner:
         self._scanned_ns: int | None = None
         self._is_requested = False
         self._processes: tuple[Process, ...] | None = None
+
+    @property
+    def scanned_ns(self) -> int | None:
+        """When the processes were scanned last, by CLOCK_BOOTTIME."""
+        return self._scanned_ns
 
     def request_scan(self) -> None:
         """Scan again as soon as MIN_SCAN_INTERVAL_NS permits: something changed."""
@@ -95,48 +126,71 @@ class ProcessScanner:
         return boottime_ns - self._scanned_ns >= (MIN_SCAN_INTERVAL_NS if self._is_requested else SCAN_EVERY_NS)
 
 
-REALTIME = "CLOCK_REALTIME"
-
-#: Daemons that steer CLOCK_REALTIME, by the kernel's name of their process.
-_DAEMONS = {"chronyd": "chronyd", "ntpd": "ntpd", "systemd-timesyn": "systemd-timesyncd", "ntp-daemon": "ntpd-rs"}
-
-COMMS = frozenset({*_DAEMONS, "phc2sys", "ptp4l"})
-
-_CHRONYD_VALUED = "fFlLPtu"
-_PTP4L_VALUED = "fipl"
-_PHC2SYS_VALUED = "cdfsEPISFRNOLMiunzltDA"
-
-#: Servos of phc2sys that pass the offset to another daemon and steer no clock.
-_PASSIVE_SERVOS = {"ntpshm", "refclock_sock"}
-
-
 @dataclass(frozen=True, slots=True)
 class Disciplines:
-    """`steering` are the daemons that steer CLOCK_REALTIME, `undecided` those whose command line does not show whether they do."""
+    """
+    `steering` are the programs that steer CLOCK_REALTIME, `undecided` those whose process does not show whether they do.
+    `undecided_ptp4l` are the process ids of the ptp4l among these.
+    """
 
     steering: tuple[str, ...]
     undecided: tuple[str, ...]
+    undecided_ptp4l: tuple[int, ...] = ()
 
 
 def disciplines(processes: Iterable[Process]) -> Disciplines:
-    steering, undecided = set(), set()
+    steering, undecided, pids = set(), set(), []
     for process in processes:
-        steers, name = _steers_realtime(process), _name(process)
+        program = program_of(process)
+        if program is None:
+            continue
+        steers, name = program.steers(process), _name(process, program.name)
         if steers:
             steering.add(name)
         elif steers is None:
             undecided.add(name)
+            pids += [process.pid] if name == "ptp4l" else []
     if "openntpd" in steering:
         steering.discard("ntpd")  # openntpd has several processes, and not each of them is recognizable
-    return Disciplines(tuple(sorted(steering)), tuple(sorted(undecided - steering)))
+    return Disciplines(tuple(sorted(steering)), tuple(sorted(undecided - steering)), tuple(pids))
 
 
-def maxerror_is_bound(steering: Sequence[str]) -> bool:
+#: Hyper-V's time synchronization is a part of the kernel and no process (Linux, drivers/hv/hv_util.c).
+HYPERV = "hv_utils"
+
+#: HV_TS_GUID: the device of the host's TimeSync component.
+_TIMESYNC = "{9527e630-d0ae-497b-adce-e80ab0175caf}"
+
+
+def hyperv_steers(sys: Path) -> bool | None:
     """
-    Whether the kernel's maxerror bounds the error of CLOCK_REALTIME. Only chronyd writes its root delay / 2 + root dispersion;
-    phc2sys, ptp4l and systemd-timesyncd write 0 whatever the error is. `steering` must include the undecided daemons.
+    True where the module's parameter `timesync_implicit` is set: each sample of the host then may set the clock. Without it only a
+    resume of the machine does, which is a step. None for an older kernel, which has no such parameter.
     """
-    return set(steering) == {"chronyd"}
+    if not any(_text(device / "class_id") == _TIMESYNC for device in (sys / "bus/vmbus/devices").glob("*")):
+        return False
+    implicit = _text(sys / "module/hv_utils/parameters/timesync_implicit")
+    return None if implicit is None else implicit in ("Y", "1")
+
+
+def with_hyperv(found: Disciplines, steers: bool | None) -> Disciplines:
+    """The same with Hyper-V's time synchronization, by `hyperv_steers`."""
+    if steers is None:
+        return replace(found, undecided=tuple(sorted({*found.undecided, HYPERV})))
+    return replace(found, steering=tuple(sorted({*found.steering, HYPERV}))) if steers else found
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _name(process: Process, name: str) -> str:
+    if name == "ntpd" and any("openntpd" in word or word.startswith("ntpd: ") for word in process.command):
+        return "openntpd"  # its processes are titled, for example, "ntpd: ntp engine"
+    return name
 
 
 def may_steer_between(process: Process, index: int, index_of: Callable[[str], int | None]) -> bool:
@@ -144,9 +198,9 @@ def may_steer_between(process: Process, index: int, index_of: Callable[[str], in
     Whether this is a phc2sys that may steer CLOCK_REALTIME by the PHC `index`, or the PHC by CLOCK_REALTIME. `index_of` returns the
     PHC of an interface, or None if it is unknown: that may be this one.
     """
-    if process.comm != "phc2sys":
+    if program_of(process) is not PROGRAMS["phc2sys"]:
         return False
-    command = _Phc2sys.of(process)
+    command = Phc2sysCommand.of(process)
     if not command.steers or REALTIME not in command.clocks:
         return False
     return command.automatic or any(_is_phc(clock, index, index_of) for clock in command.clocks if clock != REALTIME)
@@ -155,51 +209,5 @@ def may_steer_between(process: Process, index: int, index_of: Callable[[str], in
 def _is_phc(clock: str, index: int, index_of: Callable[[str], int | None]) -> bool:
     if clock.startswith("/dev/ptp"):
         return clock == f"/dev/ptp{index}"
-    return clock.startswith("/dev/") or index_of(clock) in (
-        None,
-        index,
-    )  # a PPS device does not show which clock drives it
-
-
-def _steers_realtime(process: Process) -> bool | None:
-    """None: the command line does not show it."""
-    if process.comm == "chronyd":
-        return not _has(process, _CHRONYD_VALUED, "x", "Q", "p")
-    if process.comm == "phc2sys":
-        command = _Phc2sys.of(process)
-        return command.steers and REALTIME in command.sinks
-    if process.comm == "ptp4l":
-        return True if _has(process, _PTP4L_VALUED, "S") else False if _has(process, _PTP4L_VALUED, "H") else None
-    return True
-
-
-def _name(process: Process) -> str:
-    if process.comm == "ntpd" and any("openntpd" in word or word.startswith("ntpd: ") for word in process.command):
-        return "openntpd"  # its processes are titled, for example, "ntpd: ntp engine"
-    return _DAEMONS.get(process.comm, process.comm)
-
-
-def _has(process: Process, valued: str, *letters: str) -> bool:
-    return any(letter in letters for letter, _ in options(process, valued))
-
-
-@dataclass(frozen=True, slots=True)
-class _Phc2sys:
-    """What phc2sys does, by its command line. With `-a` its PHCs are those of ptp4l's ports, which are not named there."""
-
-    automatic: bool
-    steers: bool
-    sinks: tuple[str, ...]
-    clocks: tuple[str, ...]
-
-    @classmethod
-    def of(cls, process: Process) -> _Phc2sys:
-        given = list(options(process, _PHC2SYS_VALUED))
-        letters = {letter for letter, _ in given}
-        steers = not any(letter == "E" and value in _PASSIVE_SERVOS for letter, value in given)
-        if "a" in letters:
-            clocks = (REALTIME,) if "r" in letters else ()
-            return cls(True, steers, clocks, clocks)
-        sinks = tuple(value for letter, value in given if letter == "c") or (REALTIME,)
-        sources = tuple(value for letter, value in given if letter in "sd")
-        return cls(False, steers, sinks, sinks + sources)
+    # A PPS device does not show which clock drives it.
+    return clock.startswith("/dev/") or index_of(clock) in (None, index)

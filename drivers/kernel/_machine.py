@@ -1,7 +1,7 @@
 """
 This machine's clocks, interfaces and processes, in one object that tests replace.
 
-A clock's discipline is read by adjtimex and clock_adjtime with modes 0, which change nothing.
+A clock's discipline is read by adjtimex and clock_adjtime with modes 0 and ADJ_OFFSET_SS_READ, which change nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ from timesyncd.drivers.phc._ioctl import OffsetIoctl
 STA_INS = 0x10
 STA_DEL = 0x20
 STA_UNSYNC = 0x40
+STA_PPSFREQ = 0x02
+STA_PPSTIME = 0x04
 
 #: What adjtimex returns after an armed leap second, while STA_INS or STA_DEL is still set.
 TIME_WAIT = 4
+
+#: Returns what is left of adjtime(3) in `offset`; the kernel requires no privilege for it (timekeeping_validate_timex).
+_ADJ_OFFSET_SS_READ = 0xA001
 
 _NOMINAL_TICK_US = 10_000
 _PPB_PER_TICK_US = 100_000
@@ -72,6 +77,13 @@ def system_timex() -> Timex:
     """The state of CLOCK_REALTIME. Raises OSError."""
     timex = _Buffer()
     return _parsed(timex, _libc.adjtimex(timex))
+
+
+def adjtime_left_us() -> int:
+    """The microseconds that adjtime(3) has still to slew, which neither frequency nor tick shows. Raises OSError."""
+    timex = _Buffer()
+    struct.pack_into("@I", timex, 0, _ADJ_OFFSET_SS_READ)
+    return _parsed(timex, _libc.adjtimex(timex)).offset
 
 
 def phc_timex(fd: int) -> Timex:
@@ -133,7 +145,9 @@ class Machine:
     dev: Path = Path("/dev")
     net: Path = Path("/sys/class/net")
     proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
     phc_ioctl: Callable[[int, OffsetIoctl, bytearray], None] = phc_ioctl
     ethtool_ts_info: Callable[[str], bytes] = ethtool_ts_info
     phc_timex: Callable[[int], Timex] = phc_timex
     system_timex: Callable[[], Timex] = system_timex
+    adjtime_left_us: Callable[[], int] = adjtime_left_us

@@ -1,5 +1,5 @@
 """
-The driver `kernel`: the kernel's status of CLOCK_REALTIME, and the daemons that steer it. See docs/clock-sources.md.
+The driver `kernel`: the kernel's status of CLOCK_REALTIME, and the programs that steer it. See docs/clock-sources.md.
 
 It also reads VMClock, the page in which a hypervisor reports to its guest that the guest was migrated or restored.
 """
@@ -15,8 +15,17 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from timesyncd.clocks import Clocks, SystemClocks
-from timesyncd.drivers.kernel._disciplines import COMMS, ProcessScanner, disciplines
+from timesyncd.drivers.kernel._disciplines import (
+    COMMS,
+    Disciplines,
+    ProcessScanner,
+    disciplines,
+    hyperv_steers,
+    sees_whole_machine,
+    with_hyperv,
+)
 from timesyncd.drivers.kernel._machine import STA_DEL, STA_INS, STA_UNSYNC, TIME_WAIT, Machine, Timex, to_ppb
+from timesyncd.drivers.kernel._movement import MovementDetector
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import KernelSample, Reading
 
@@ -30,7 +39,7 @@ class KernelOptions(BaseModel):
 
 
 class Kernel:
-    """Reads adjtimex with modes 0, which changes nothing."""
+    """Reads adjtimex, and changes nothing. What moves between two polls shows steering by a program that is not known."""
 
     Options: ClassVar[type[BaseModel]] = KernelOptions
     timeout_s = 5.0
@@ -50,17 +59,20 @@ class Kernel:
         self._scanner = ProcessScanner(self._machine.proc, COMMS)
         self._freq: int | None = None
         self._discipline: tuple[int, int, bool] | None = None
+        self._movement = MovementDetector()
+        self._hyperv: bool | None = False
 
     async def open(self) -> None:
         """Raises Refused."""
         self._timex()
+        self._hyperv = hyperv_steers(self._machine.sys)
 
     async def poll(self) -> Sequence[Reading]:
         """Raises Refused; Unreachable and Malformed for a VMClock that cannot be read."""
         now_ns, timex = self._clocks.boottime_ns(), self._timex()
-        if self._has_changed(timex):
+        if self._has_changed(timex) | self._movement.add(timex, self._adjtime_left_us(), now_ns):
             self._scanner.request_scan()
-        found = disciplines(await self._scanner.processes(now_ns) or ())
+        found, visible = await self._programs(now_ns)
         return [
             KernelSample(
                 source=self._name,
@@ -73,12 +85,29 @@ class Kernel:
                 tai_offset_s=timex.tai_s,
                 disciplines=found.steering,
                 undecided_disciplines=found.undecided,
+                undecided_ptp4l=found.undecided_ptp4l,
+                programs_visible=visible,
+                unexplained_movement=self._movement.unexplained(now_ns),
                 vm_disruptions=disruption_marker(self._machine.dev / "vmclock0"),
             )
         ]
 
     async def close(self) -> None:
         pass
+
+    async def _programs(self, now_ns: int) -> tuple[Disciplines, bool]:
+        """The programs that steer or may, and whether all of this machine's are visible."""
+        processes = await self._scanner.processes(now_ns)
+        found = with_hyperv(disciplines(processes or ()), self._hyperv)
+        self._movement.add_scan(self._scanner.scanned_ns or 0, bool(found.steering or found.undecided))
+        return found, processes is not None and sees_whole_machine(self._machine.proc)
+
+    def _adjtime_left_us(self) -> int:
+        """0 also where a system call filter forbids the question."""
+        try:
+            return self._machine.adjtime_left_us()
+        except OSError:
+            return 0
 
     def _timex(self) -> Timex:
         try:

@@ -66,6 +66,7 @@ class SyncHistory:
         self.clock = ""
         self.granularity_ns = 0
         self.domain: int | None = None
+        self.daemon_pid: int | None = None
         self.clock_identity = b""
         self._source = source
         self._last: _Last | None = None
@@ -166,6 +167,9 @@ class SyncHistory:
             delay_responses_received=received,
             frequency_ppb=snapshot.frequency_ppb,
             domain=self.domain,
+            daemon_pid=self.daemon_pid,
+            leap61=properties.leap61,
+            leap59=properties.leap59,
         )
 
     def _announced(self, identity: bytes) -> str | None:

@@ -90,6 +90,8 @@ class TimeProperties:
     ptp_timescale: bool
     time_traceable: bool
     time_source: int
+    leap61: bool = False
+    leap59: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,15 @@ def _parent_data_set(body: bytes) -> ParentDataSet:
 
 def _time_properties(body: bytes) -> TimeProperties:
     utc_offset_s, flags, source = _TIME_PROPERTIES.unpack(body)
-    return TimeProperties(utc_offset_s, bool(flags & 4), bool(flags & 8), bool(flags & 16), source)
+    return TimeProperties(
+        current_utc_offset_s=utc_offset_s,
+        utc_offset_valid=bool(flags & 4),
+        ptp_timescale=bool(flags & 8),
+        time_traceable=bool(flags & 16),
+        time_source=source,
+        leap61=bool(flags & 1),
+        leap59=bool(flags & 2),
+    )
 
 
 def _port_data_set(body: bytes) -> PortDataSet:

@@ -14,6 +14,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S, Clocks
@@ -58,7 +59,11 @@ class Ptp4lSocket:
     """A datagram socket bound to a file, so that ptp4l can respond from another network namespace too; never connected."""
 
     def __init__(self, own: Path, server: Path, on_datagram: Callable[[bytes], bool]) -> None:
-        """`on_datagram` returns whether to read another datagram at once. Raises Unreachable if the file cannot be bound."""
+        """
+        `on_datagram` returns whether to read another datagram at once. `sender_pid` is the process that sent the newest one; None: it
+        is in a pid namespace that is not visible here. Raises Unreachable if the file cannot be bound.
+        """
+        self.sender_pid: int | None = None
         self._own = own
         self._server = str(server)
         self._on_datagram = on_datagram
@@ -114,7 +119,11 @@ class Ptp4lSocket:
                 datagram, ancillary, _, _ = self._socket.recvmsg(_LARGEST, _CREDENTIALS_SPACE)
             except BlockingIOError:
                 return
-            more = sender_uid(ancillary) in self._trusted and self._on_datagram(datagram)
+            sender = sender_of(ancillary)
+            if sender is None or sender.uid not in self._trusted:
+                return
+            self.sender_pid = sender.pid or None
+            more = self._on_datagram(datagram)
 
 
 def _file_of(path: Path) -> tuple[int, int] | None:
@@ -125,11 +134,18 @@ def _file_of(path: Path) -> tuple[int, int] | None:
     return file.st_dev, file.st_ino
 
 
-def sender_uid(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
-    """The sender's uid, from the kernel: every user may write to our file, and only datagrams of ptp4l's owner are accepted."""
+@dataclass(frozen=True, slots=True)
+class Sender:
+    pid: int
+    uid: int
+
+
+def sender_of(ancillary: Sequence[tuple[int, int, bytes]]) -> Sender | None:
+    """The sender, from the kernel: every user may write to our file, and only datagrams of ptp4l's owner are accepted."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
-            return int(_CREDENTIALS.unpack(data)[1])
+            pid, uid, _ = _CREDENTIALS.unpack(data)
+            return Sender(pid, uid)
     return None
 
 
@@ -145,6 +161,11 @@ class ManagementClient:
         self._pending: dict[tuple[int, int], int] = {}
         self._responses: list[Content | Refused | None] = []
         self._complete: asyncio.Future[None] | None = None
+
+    @property
+    def server_pid(self) -> int | None:
+        """The process id of the ptp4l that responded last; None where its pid namespace is not visible here."""
+        return self._socket.sender_pid
 
     async def query(self, queries: Sequence[ManagementQuery]) -> list[Content | Refused]:
         """The responses in the order of the queries. Raises Unreachable and Malformed."""

@@ -135,6 +135,7 @@ class Ptp4l:
             self._has_restarted = False
             return self._history.restart(self._clocks.boottime_ns())
         snapshot = await self._snapshot()
+        self._history.daemon_pid = self._client.server_pid if self._client else None
         if snapshot.port.state not in FOLLOWING:
             self._port = await self._following_port()
         return self._with_exchanges(self._history.take(snapshot), snapshot)

@@ -102,6 +102,14 @@ def test_two_disciplines_are_found_among_real_processes(folder: Path) -> None:
     assert found.steering == ("phc2sys", "systemd-timesyncd")
 
 
+def test_a_program_beside_chronyd_is_found_among_real_processes(folder: Path) -> None:
+    """An sfptpd steers too, so chronyd's word on the error is not the kernel's."""
+    with running(stand_in(folder, "chronyd")) as one, running(stand_in(folder, "sfptpd")) as other:
+        found = disciplines([seen(one), seen(other)])
+
+    assert (found.steering, found.undecided) == (("chronyd", "sfptpd"), ())
+
+
 async def test_the_kernels_own_word() -> None:
     """adjtimex agrees with other system calls: the time, and TAI by CLOCK_TAI."""
     before_s = time.clock_gettime_ns(time.CLOCK_REALTIME) // NS_PER_S

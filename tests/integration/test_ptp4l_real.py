@@ -51,6 +51,17 @@ def pmc(bed: PtpBed, folder: Path, question: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+async def test_a_sample_names_the_process_that_replied(ptp_pair: PtpBed, tmp_path: Path) -> None:
+    """By the kernel's word, so that the doubt about this ptp4l's steering ends, and not that about another one."""
+    driver = driver_of(ptp_pair, tmp_path)
+    await driver.open()
+    taken = await until(driver, is_good)
+    await driver.close()
+
+    assert isinstance(taken, ClockSample)
+    assert taken.daemon_pid == ptp_pair.nodes["a"].pid
+
+
 async def test_a_real_pair_gives_samples_at_the_sync_rate(ptp_pair: PtpBed, tmp_path: Path) -> None:
     """Offset and delay are small, the clock is the system's, and eight Syncs a second are followed."""
     driver = driver_of(ptp_pair, tmp_path)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from timesyncd.bound import Reason
 from timesyncd.cli._common import add_config_argument, store_place
 from timesyncd.daemon.source_states import whole_seconds
+from timesyncd.sample import KernelSample, Movement
 from timesyncd.units import duration_text, span_ns
 
 if TYPE_CHECKING:
@@ -245,11 +246,30 @@ def _utc(record: Record) -> list[str]:
     ]
 
 
+def _maxerror_bound_ns(record: Record) -> int | None:
+    """maxerror where it was a bound, by what was known of the programs then."""
+    movement = record.get("unexplained_movement")
+    return KernelSample(
+        source="",
+        boottime_ns=0,
+        frequency_ppb=record["frequency_ppb"],
+        maxerror_ns=record["maxerror_ns"],
+        esterror_ns=0,
+        synchronized=record["synchronized"],
+        leap=record["leap"],
+        tai_offset_s=record["tai_offset_s"],
+        disciplines=tuple(record["disciplines"] or ()),
+        undecided_disciplines=tuple(record["undecided_disciplines"] or ()),
+        programs_visible=record.get("programs_visible") is not False,
+        unexplained_movement=None if movement is None else Movement(movement),
+    ).maxerror_bound_ns
+
+
 def _kernel(record: Record) -> list[str]:
     undecided = record["undecided_disciplines"] or []
     return [
         f"{record['frequency_ppb']} ppb",
-        duration_text(record["maxerror_ns"]),
+        duration_text(_maxerror_bound_ns(record)),
         "yes" if record["synchronized"] else "no",
         record["leap"],
         f"{record['tai_offset_s']} s" if record["tai_offset_s"] else "not set",

@@ -26,6 +26,7 @@ from timesyncd.driver import AlarmSource, Runner, build_driver
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.findings.followers import identities
 from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions, utc_conditions
+from timesyncd.findings.steering import Ptp4lSteering
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.clockbound import ClockBoundWriter, suspended_ns
 from timesyncd.ipc.seqlock import SegmentWriter
@@ -86,6 +87,7 @@ class Daemon:
         self._source_names = [source.name for source in config.source]
         self._grandmaster_memories: dict[str, GrandmasterMemory] = {}
         self._storms: dict[str, int] = {}
+        self._ptp4l_steering = Ptp4lSteering()
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Open everything, call `ready`, and work until cancelled. Raises ConfigError when a part cannot be opened."""
@@ -257,6 +259,10 @@ class Daemon:
                     f"source {runner.name}: its driver reads a grandmaster, not a clock of this node; configure "
                     f"it as a [[grandmaster]]"
                 )
+            if isinstance(reading, ClockSample):
+                self._ptp4l_steering.update(reading)
+            elif isinstance(reading, KernelSample):
+                reading = self._ptp4l_steering.resolve(reading)
             outcome = self._ensemble.accept(reading)
             if outcome.bound is not None:
                 self._write(outcome.bound)

@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.findings.steering import steering_text
 from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
 
 ClockReading = ClockSample | PhcSample | UtcSample | KernelSample
@@ -33,8 +34,10 @@ def measured(reading: ClockReading) -> dict[str, object]:
 
 
 def _against_parent(sample: ClockSample) -> dict[str, object]:
-    found = {
+    found: dict[str, object] = {
         "kind": "ptp",
+        "clock": sample.clock,
+        "daemon_pid": sample.daemon_pid,
         "port_state": sample.port_state.name,
         "offset_ns": sample.offset_ns,
         "path_delay_ns": sample.path_delay_ns,
@@ -99,18 +102,15 @@ def _against_utc(sample: UtcSample) -> dict[str, object]:
 
 
 def _kernel_status(sample: KernelSample) -> dict[str, object]:
-    """The kernel's maxerror is a bound only where chronyd alone sets it."""
-    known, undecided = sample.disciplines, sample.undecided_disciplines
     parts = [
-        f"disciplined by: {', '.join(known) or 'none found'}",
-        f"possibly {', '.join(undecided)}" if undecided else None,
+        f"disciplined by: {steering_text(sample)}",
         None if sample.synchronized else "not synchronized",
         None if sample.leap in _NO_LEAP else f"leap second armed: {sample.leap}",
         f"TAI - UTC {sample.tai_offset_s} s" if sample.tai_offset_s else "TAI - UTC not set",
     ]
     return {
         "kind": "kernel",
-        "error_ns": sample.maxerror_ns if known == ("chronyd",) and sample.synchronized else None,
+        "error_ns": sample.maxerror_bound_ns,
         "frequency_ppb": sample.frequency_ppb,
         "detail": _joined(parts),
     }

@@ -222,6 +222,12 @@ CATALOGUE: dict[str, FindingKind] = {
         "more than one daemon steers the system clock",
         "disable all but one: they undo each other's corrections",
     ),
+    "unknown-discipline": FindingKind(
+        "warning",
+        "a program that is not recognized steers the system clock",
+        "find out which: time programs, guest tools of the hypervisor, agents of the cloud, jobs that set the clock; "
+        "one program alone may steer",
+    ),
     "tai-offset": FindingKind(
         "info",
         "CLOCK_TAI is wrong: TAI - UTC in the kernel is not set, or is another one than configured",

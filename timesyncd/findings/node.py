@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from timesyncd.findings.catalogue import Judgement
+from timesyncd.findings.steering import unknown_discipline
 from timesyncd.messages.node import NodeState
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import ClockSample, KernelSample, UtcOrigin, UtcSample
@@ -39,6 +40,7 @@ def kernel_conditions(sample: KernelSample, utc_offset_s: int | None) -> Conditi
     """
     return {
         "two-disciplines": _two_disciplines(sample.disciplines),
+        "unknown-discipline": unknown_discipline(sample),
         "tai-offset": _tai_offset(sample.tai_offset_s, utc_offset_s),
         "kernel-leap": _leap(sample.leap),
     }

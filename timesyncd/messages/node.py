@@ -142,7 +142,7 @@ class SourceState(Message):
     `reason_code` and `reason` state why the last reading gave no sample. `kind` is what the source measures against: a
     PTP parent, a PHC, UTC, or nothing but the kernel's own status. `offset_ns` is local minus reference, correct within
     +-`error_ns` where the source gives an error; against a PHC it excludes the whole seconds between two timescales,
-    which `detail` gives. `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before
+    which `detail` gives. `clock` is the measured clock ("realtime", "phc:0"), and `daemon_pid` the process that replied. `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before
     the state was published.
     """
 
@@ -153,6 +153,8 @@ class SourceState(Message):
     detail: str | None = None
     reason: str | None = None
     reason_code: ReasonCode = OK
+    clock: str | None = None
+    daemon_pid: Int64 | None = None
     port_state: str | None = None
     offset_ns: Int64 | None = None
     error_ns: Int64 | None = None

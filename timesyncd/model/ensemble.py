@@ -30,8 +30,8 @@ from timesyncd.model.selection import Agreement, Claim, agree
 from timesyncd.model.source import Coasting, ParentBound, SourceMemory
 from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
 
-#: The daemons that slew CLOCK_REALTIME, by the names that the kernel driver reports.
-NTP_DAEMONS = frozenset({"chronyd", "ntpd", "openntpd", "systemd-timesyncd"})
+#: The programs that steer CLOCK_REALTIME and never slew an NTP daemon's offset away, as the kernel driver names them.
+PTP_STEERERS = frozenset({"phc2sys", "ptp4l"})
 
 #: Where two daemons poll a grandmaster, one of them counts until its last poll is older than the other's by this.
 POLLER_LOST_NS = 60_000_000_000
@@ -166,7 +166,9 @@ class Ensemble:
         """
         A virtual machine that was migrated runs on another host's clocks, which were not compared with any source yet.
         """
-        self._may_slew = not NTP_DAEMONS.isdisjoint(reading.disciplines + reading.undecided_disciplines)
+        programs = reading.disciplines + reading.undecided_disciplines
+        all_known = reading.programs_visible and reading.unexplained_movement is None
+        self._may_slew = not (all_known and PTP_STEERERS.issuperset(programs))
         if reading.vm_disruptions is None:
             return EnsembleUpdate(None)
         before, self._vm_disruptions = self._vm_disruptions, reading.vm_disruptions

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from enum import Enum
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -311,6 +312,8 @@ def _columns_of(sample: PhcSample | UtcSample | KernelSample) -> Row:
 
 def _plain(value: Any) -> Any:
     """The value in JSON's types."""
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, tuple):
         return tuple(_plain(item) for item in value)
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

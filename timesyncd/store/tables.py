@@ -74,7 +74,8 @@ clock_sample = Table(
     *_ints("parent_stat_bound_ns", "parent_stat_growth_ppb", "gm_stat_bound_ns", "gm_stat_growth_ppb"),
     *_ints("utc_stat_bound_ns", "utc_stat_growth_ppb"),
     *_jsons("terms", "stat_terms", "rates"),
-    *_ints("domain"),
+    *_ints("domain", "daemon_pid"),
+    *_flags("leap61", "leap59"),
     Index(None, "source", "realtime_ns"),
 )
 
@@ -118,7 +119,9 @@ kernel_sample = Table(
     *_flags("synchronized", nullable=False),
     *_texts("leap", nullable=False),
     *_ints("tai_offset_s", nullable=False),
-    *_jsons("disciplines", "undecided_disciplines"),
+    *_jsons("disciplines", "undecided_disciplines", "undecided_ptp4l"),
+    *_flags("programs_visible"),
+    *_texts("unexplained_movement"),
     *_ints("vm_disruptions"),
     Index(None, "source", "realtime_ns"),
 )

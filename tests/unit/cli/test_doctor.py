@@ -147,6 +147,30 @@ def test_an_informational_finding_needs_nothing() -> None:
     assert ["for information" in result.what for result in results if result.check == "tai offset"] == [True]
 
 
+@pytest.mark.parametrize(
+    ("clock", "steered"),
+    [("realtime", "disciplined by: ptp4l"), ("phc:0", "disciplined by: none found")],
+)
+def test_a_ptp4l_that_the_daemon_polls_is_in_no_doubt(clock: str, steered: str) -> None:
+    """The daemon's source knows which clock it measures, so "possibly ptp4l" would be wrong."""
+    source = {"name": "ptp", "driver": "ptp4l", "reachable": True, "kind": "ptp", "clock": clock, "daemon_pid": 42}
+    kernel = replace(KERNEL, disciplines=(), undecided_disciplines=("ptp4l",), undecided_ptp4l=(42,))
+    facts = replace(WELL, kernel=kernel, daemon=replace(DAEMON, node=node(sources=[source])))
+    (result,) = [each for each in checks(facts) if each.check == "steered"]
+
+    assert result.what.endswith(f"; {steered}")
+
+
+def test_steering_by_an_unknown_program_is_the_daemons_to_find() -> None:
+    """One look shows no movement: the doctor prints what the daemon found, and does not contradict it."""
+    daemon = replace(DAEMON, findings=(finding("unknown-discipline"),))
+    results = checks(replace(WELL, kernel=replace(KERNEL, disciplines=()), daemon=daemon))
+    (steered,) = [each for each in results if each.check == "steered"]
+
+    assert "an unknown program" in steered.what
+    assert [each.check for each in results if each.state == "to_do"] == ["unknown-discipline"]
+
+
 @pytest.mark.parametrize("id", ["clock-unknown", "two-disciplines", "kernel-leap"])
 def test_a_derived_finding_is_reported_once(id: str) -> None:
     """The daemon's finding of its own node is omitted if the doctor derives it; that of another node is not."""

@@ -8,6 +8,7 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from samples import HEALTHY, nth
@@ -267,8 +268,31 @@ def test_a_kernel_sample_is_a_line() -> None:
     }  # fmt: skip
     headings, rows = table_of("kernel", [record], UTC)
 
-    assert rows == [TIMES + ["-1830 ppb", "16.0 s", "no", "none", "not set", "chronyd, phc2sys", "possibly ptp4l"]]
+    assert rows == [TIMES + ["-1830 ppb", "unknown", "no", "none", "not set", "chronyd, phc2sys", "possibly ptp4l"]]
     assert len(headings) == len(rows[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "1.50 ms"),
+        ({"disciplines": ["ntpd"]}, "1.50 ms"),
+        ({"disciplines": ["phc2sys"]}, "unknown"),
+        ({"undecided_disciplines": ["sfptpd"]}, "unknown"),
+        ({"synchronized": False}, "unknown"),
+        ({"unexplained_movement": "frequency"}, "unknown"),
+        ({"programs_visible": False}, "unknown"),
+    ],
+)
+def test_the_kernels_maxerror_is_printed_where_it_is_a_bound(changes: dict[str, Any], shown: str) -> None:
+    """Where the steering program does not maintain it, or is not known, the number has no meaning."""
+    record = {
+        "kind": "kernel", "realtime_ns": 0, "frequency_ppb": 1, "maxerror_ns": 1_500_000, "synchronized": True,
+        "leap": "none", "tai_offset_s": 37, "disciplines": ["chronyd"], "undecided_disciplines": [],
+    }  # fmt: skip
+    _, rows = table_of("kernel", [record | changes], UTC)
+
+    assert rows[0][3] == shown
 
 
 def test_a_gap_is_a_line_of_its_own() -> None:

@@ -80,13 +80,16 @@ def test_an_ntp_source_names_its_reference(changes: dict[str, Any], detail: str)
         ({"synchronized": False}, None, "disciplined by: chronyd, not synchronized, TAI - UTC 37 s"),
         ({"disciplines": ("chronyd", "phc2sys")}, None, "disciplined by: chronyd, phc2sys, TAI - UTC 37 s"),
         ({"disciplines": (), "undecided_disciplines": ("ptp4l",)}, None, "disciplined by: none found, possibly ptp4l, TAI - UTC 37 s"),
+        ({"disciplines": ("ntpd",)}, 500_000, "disciplined by: ntpd, TAI - UTC 37 s"),
+        ({"undecided_disciplines": ("sfptpd",)}, None, "disciplined by: chronyd, possibly sfptpd, TAI - UTC 37 s"),
+        ({"disciplines": ("sfptpd",)}, None, "disciplined by: sfptpd, TAI - UTC 37 s"),
         ({"leap": "insert", "tai_offset_s": 0}, 500_000, "disciplined by: chronyd, leap second armed: insert, TAI - UTC not set"),
     ],
 )  # fmt: skip
-def test_the_kernel_s_own_error_counts_where_chronyd_set_it(
+def test_the_kernel_s_own_error_counts_where_one_program_alone_maintains_it(
     changes: dict[str, Any], error_ns: int | None, detail: str
 ) -> None:
-    """Of any other daemon, and of two, maxerror is a number without a meaning."""
+    """chronyd and ntpd do. Of any other program, of two, and where another one may steer, maxerror has no meaning."""
     source = shown(replace(KERNEL, **changes))
 
     assert (source.kind, source.offset_ns, source.error_ns, source.detail) == ("kernel", None, error_ns, detail)

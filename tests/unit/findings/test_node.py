@@ -32,7 +32,9 @@ def standing(sample: KernelSample, utc_offset_s: int | None = 37) -> dict[str, s
 
 def test_one_discipline_and_the_configured_offset_call_for_nothing() -> None:
     """All earlier findings end."""
-    assert kernel_conditions(CALM, 37) == {"two-disciplines": None, "tai-offset": None, "kernel-leap": None}
+    assert kernel_conditions(CALM, 37) == dict.fromkeys(
+        ("two-disciplines", "unknown-discipline", "tai-offset", "kernel-leap")
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from timesyncd.cli.doctor.facts import RUNNING_STATES, Facts, FileFacts, NoReply, NotChecked, ServiceFacts
@@ -12,8 +12,9 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.config import DEFAULT_PATH
 from timesyncd.findings.catalogue import CATALOGUE
 from timesyncd.findings.node import kernel_conditions
+from timesyncd.findings.steering import steering_text, with_known_ptp4l
 from timesyncd.messages.node import Severity
-from timesyncd.sample import KernelSample
+from timesyncd.sample import KernelSample, Movement
 from timesyncd.units import span_text
 
 State = Literal["ok", "to_do", "not_checked"]
@@ -349,12 +350,18 @@ def _kernel(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(sample, NotChecked):
         yield not_checked(group, "adjtimex", sample.why)
         return
+    sample = _as_the_daemon_knows(facts, sample)
     yield _steered(sample)
     config = facts.config.config
     offsets = [source.bounds.utc_offset_s for source in config.source] if config is not None else []
     for id, evidence in kernel_conditions(sample, offsets[0] if offsets else None).items():
         check = id.replace("-", " ")
-        yield ok(group, check, _HEALTHY[id]) if evidence is None else finding_result(facts, group, id, check, evidence)
+        if id in KERNEL_FINDINGS:
+            yield (
+                ok(group, check, _HEALTHY[id])
+                if evidence is None
+                else finding_result(facts, group, id, check, evidence)
+            )
 
 
 _HEALTHY = {
@@ -364,8 +371,23 @@ _HEALTHY = {
 }
 
 
+def _as_the_daemon_knows(facts: Facts, sample: KernelSample) -> KernelSample:
+    """
+    The doctor's own sample with what only the daemon can know: whether the ptp4l that it polls steer, and that the clock moved
+    between two polls without a known program.
+    """
+    if isinstance(facts.daemon, NotChecked) or not facts.is_own:
+        return sample
+    sources = facts.daemon.node.sources
+    sample = with_known_ptp4l(
+        sample, {source.daemon_pid: source.clock == "realtime" for source in sources if source.daemon_pid is not None}
+    )
+    is_unknown = any(finding.id == "unknown-discipline" for finding in facts.daemon.findings)
+    return replace(sample, unexplained_movement=Movement.FREQUENCY) if is_unknown else sample
+
+
 def _steered(sample: KernelSample) -> CheckResult:
-    steered = f"steered by {', '.join(sample.disciplines) or 'no visible program'}"
+    steered = f"disciplined by: {steering_text(sample)}"
     if sample.synchronized:
         return ok("kernel", "steered", f"the kernel reports the clock as synchronized; {steered}")
     return to_do(

@@ -78,10 +78,17 @@ class Lab:
     def __init__(self, root: Path) -> None:
         self.clocks = FakeClocks()
         self.timex = timex()
+        self.adjtime_us = 0
         self.root = root
         (root / "dev").mkdir()
         self.process(1, "init")
-        machine = Machine(dev=root / "dev", proc=root / "proc", system_timex=lambda: self.timex)
+        machine = Machine(
+            dev=root / "dev",
+            proc=root / "proc",
+            sys=root / "sys",
+            system_timex=lambda: self.timex,
+            adjtime_left_us=lambda: self.adjtime_us,
+        )
         self.driver = Kernel("kernel", KernelOptions(), root, self.clocks, machine)
 
     def process(self, pid: int, *command: str) -> None:
@@ -133,7 +140,7 @@ async def test_pitfall_17_two_disciplines_are_in_the_sample(lab: Lab) -> None:
     """Those that steer the clock, and apart from them a ptp4l that may."""
     lab.process(7, "chronyd", "-F", "1")
     lab.process(8, "phc2sys", "-a", "-r")
-    lab.process(9, "ptp4l", "-i", "eth0")
+    lab.process(9, "ptp4l", "-f", "/absent/ptp4l.conf")
     found = await lab.sample_after(0)
 
     assert (found.disciplines, found.undecided_disciplines) == (("chronyd", "phc2sys"), ("ptp4l",))
@@ -146,9 +153,10 @@ async def test_pitfall_17_two_disciplines_are_in_the_sample(lab: Lab) -> None:
         ({"freq": 5}, True),
         ({"tick_us": 9_999}, True),
         ({"status": UNSYNC}, True),
-        ({"maxerror_us": 500, "offset": 3}, False),
+        ({"offset": 3}, True),
+        ({"maxerror_us": 500, "esterror_us": 3}, False),
     ],
-    ids=["none", "frequency moves", "tick", "status", "error alone"],
+    ids=["none", "frequency moves", "tick", "status", "a slew", "error alone"],
 )
 async def test_a_new_daemon_is_looked_for_when_the_clock_behaves_differently(
     lab: Lab, change: dict[str, int], is_seen: bool
@@ -160,6 +168,94 @@ async def test_a_new_daemon_is_looked_for_when_the_clock_behaves_differently(
     found = await lab.sample_after(3, **change)
 
     assert (found.disciplines == ("chronyd",)) is is_seen
+
+
+@pytest.mark.parametrize(
+    ("course", "movement"),
+    [
+        ([{"freq": n} for n in range(60)], "frequency"),
+        ([{"tick_us": 10_000 + n % 2} for n in range(60)], "tick"),
+        ([{"offset": 500 * n} for n in range(60)], "slew"),
+        ([{}] * 60, None),
+        ([{"freq": 0}] * 30 + [{"freq": 5}] * 30, None),
+        ([{"offset": 500 - n} for n in range(60)], None),
+    ],
+    ids=["frequency", "tick", "slew", "none", "a single command", "a slew decays by itself"],
+)
+async def test_a_clock_that_moves_without_a_known_program_is_steered_by_an_unknown_one(
+    lab: Lab, course: list[dict[str, int]], movement: str | None
+) -> None:
+    """By what the kernel shows from poll to poll: a name is not needed, and no name is no proof that nothing steers."""
+    for fields in course:
+        found = await lab.sample_after(1, **fields)
+
+    assert getattr(found, "unexplained_movement", "not looked for") == movement
+
+
+async def test_an_adjtime_in_progress_is_movement(lab: Lab) -> None:
+    """openntpd and guest tools slew by adjtime(3), which neither frequency nor tick shows."""
+    for n in range(60):
+        lab.adjtime_us = 30_000 if n % 20 == 0 else lab.adjtime_us - 500
+        found = await lab.sample_after(1)
+
+    assert getattr(found, "unexplained_movement", "not looked for") == "slew"
+
+
+@pytest.mark.parametrize("program", [("chronyd",), ("ptp4l", "-f", "/absent"), ("vmtoolsd",)])
+async def test_a_program_that_steers_or_may_explains_the_movement(lab: Lab, program: tuple[str, ...]) -> None:
+    """Also one that has just ended, and one that began after the clock moved."""
+    for n in range(30):
+        await lab.sample_after(1, freq=n)
+        if n == 3:
+            lab.process(7, *program)
+    (lab.root / "proc" / "7" / "comm").unlink()
+    for n in range(30, 33):
+        found = await lab.sample_after(1, freq=n)
+    for _ in range(60):
+        later = await lab.sample_after(1, freq=32)
+
+    assert (getattr(found, "unexplained_movement", None), getattr(later, "unexplained_movement", None)) == (None, None)
+
+
+async def test_an_unexplained_movement_is_over_an_hour_after_the_last_one(lab: Lab) -> None:
+    """An NTP daemon may poll twice an hour only."""
+    for n in range(60):
+        found = await lab.sample_after(1, freq=n)
+    within = await lab.sample_after(3_500, freq=59)
+    over = await lab.sample_after(120, freq=59)
+
+    assert [getattr(each, "unexplained_movement", None) for each in (found, within, over)] == ["frequency"] * 2 + [None]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "disciplines", "undecided"),
+    [("Y", ("hv_utils",), ()), (None, (), ("hv_utils",)), ("N", (), ())],
+)
+async def test_hyper_v_synchronizes_the_clock_in_the_kernel(
+    lab: Lab, parameter: str | None, disciplines: tuple[str, ...], undecided: tuple[str, ...]
+) -> None:
+    """No process shows it, but the device of the host's time synchronization and the module's parameter do."""
+    device = lab.root / "sys/bus/vmbus/devices/2450ee40"
+    device.mkdir(parents=True)
+    (device / "class_id").write_text("{9527e630-d0ae-497b-adce-e80ab0175caf}\n")
+    if parameter is not None:
+        parameters = lab.root / "sys/module/hv_utils/parameters"
+        parameters.mkdir(parents=True)
+        (parameters / "timesync_implicit").write_text(f"{parameter}\n")
+    await lab.driver.open()
+    found = await lab.sample_after(0)
+
+    assert (found.disciplines, found.undecided_disciplines) == (disciplines, undecided)
+
+
+async def test_in_a_container_no_program_found_means_nothing(lab: Lab) -> None:
+    """Its /proc hides the host's programs: another pid namespace than the machine's first one."""
+    namespace = lab.root / "proc/self/ns/pid"
+    namespace.parent.mkdir(parents=True)
+    namespace.touch()
+    found = await lab.sample_after(0)
+
+    assert getattr(found, "programs_visible", True) is False
 
 
 async def test_a_system_call_filter_is_an_error(lab: Lab) -> None:

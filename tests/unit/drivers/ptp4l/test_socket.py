@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.drivers.ptp4l._socket import Ptp4lSocket, sender_uid
+from timesyncd.drivers.ptp4l._socket import Ptp4lSocket, Sender, sender_of
 
 pytestmark = pytest.mark.disable_socket
 
@@ -19,9 +19,9 @@ def test_the_sender_is_identified_by_the_kernel() -> None:
     """Only SCM_CREDENTIALS identify the sender; a datagram without them has none."""
     credentials = struct.pack("iII", 4711, 1000, 1000)
 
-    assert sender_uid([(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, credentials)]) == 1000
-    assert sender_uid([(socket.SOL_SOCKET, socket.SCM_RIGHTS, credentials)]) is None
-    assert sender_uid([]) is None
+    assert sender_of([(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, credentials)]) == Sender(4711, 1000)
+    assert sender_of([(socket.SOL_SOCKET, socket.SCM_RIGHTS, credentials)]) is None
+    assert sender_of([]) is None
 
 
 async def test_another_users_datagram_is_not_decoded(tmp_path: Path) -> None:

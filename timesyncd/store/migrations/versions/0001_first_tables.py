@@ -53,7 +53,8 @@ def clock_sample() -> None:
         *optional(_INT, "parent_stat_bound_ns", "parent_stat_growth_ppb", "gm_stat_bound_ns", "gm_stat_growth_ppb"),
         *optional(_INT, "utc_stat_bound_ns", "utc_stat_growth_ppb"),
         *optional(_JSON, "terms", "stat_terms", "rates"),
-        *optional(_INT, "domain"),
+        *optional(_INT, "domain", "daemon_pid"),
+        *optional(_FLAG, "leap61", "leap59"),
     )
 
 
@@ -93,7 +94,9 @@ def kernel_sample() -> None:
         *required(_FLAG, "synchronized"),
         *required(_TEXT, "leap"),
         *required(_INT, "tai_offset_s"),
-        *optional(_JSON, "disciplines", "undecided_disciplines"),
+        *optional(_JSON, "disciplines", "undecided_disciplines", "undecided_ptp4l"),
+        *optional(_FLAG, "programs_visible"),
+        *optional(_TEXT, "unexplained_movement"),
         *optional(_INT, "vm_disruptions"),
     )
 
