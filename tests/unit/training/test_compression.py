@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from timesyncd.training.compression.feedback import Residuals
-from timesyncd.training.compression.gathered import (
+from timesyncd.training.compression.compressors import (
     SCALE_ELEMENTS,
     QuantizedPayload,
     SparsePayload,
@@ -21,6 +20,7 @@ from timesyncd.training.compression.gathered import (
     pack,
     unpack,
 )
+from timesyncd.training.compression.feedback import Residuals
 from timesyncd.training.policy.text import PowerSGD, TopK, topk_count
 
 NAN, INF = float("nan"), float("inf")

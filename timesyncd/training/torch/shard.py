@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from timesyncd.training.compression.gathered import Payload, QuantizedPayload, SparsePayload
+from timesyncd.training.compression.compressors import Payload, QuantizedPayload, SparsePayload
 from timesyncd.training.compression.interface import is_finite
 from timesyncd.training.policy.encoding import Gain
 from timesyncd.training.policy.policies import SSP, Decision, Policy, PolicyContext
