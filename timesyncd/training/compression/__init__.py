@@ -9,9 +9,8 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from timesyncd.training.compression.compressors import Int8Feedback, TopKFeedback
+from timesyncd.training.compression.compressors import HalfPrecision, Int8Feedback, LowRank, TopKFeedback
 from timesyncd.training.compression.interface import Compressor, TensorBucket, compression_hook
-from timesyncd.training.compression.torch_hooks import HalfPrecision, LowRank
 from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK
 
 __all__ = ["Compressor", "TensorBucket", "compression_hook", "compressor"]
