@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,3 +92,10 @@ def audit_extra_is_missing(command: str) -> bool:
         return False
     print(f"timesyncd {command}: the audit extra is missing: pip install 'timesyncd[audit]'", file=sys.stderr)
     return True
+
+
+def count_of(text: str) -> int:
+    """The number of an argument. Raises ArgumentTypeError if it is not 1 or more."""
+    if not text.isdecimal() or int(text) == 0:
+        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)

@@ -6,13 +6,13 @@ import heapq
 import json
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 
 from timesyncd.bound import Reason
-from timesyncd.cli._common import add_config_argument, store_place
+from timesyncd.cli._common import add_config_argument, count_of, store_place
 from timesyncd.daemon.source_states import whole_seconds
 from timesyncd.sample import KernelSample, Movement
 from timesyncd.units import duration_text, span_ns
@@ -45,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="end, as an age (default: now)")
     parser.add_argument(
         "--limit",
-        type=_count,
+        type=count_of,
         metavar="N",
         help=f"only the newest N samples (default: {TABLE_LIMIT} in a table, all in JSON)",
     )
@@ -81,12 +81,6 @@ def run(args: Namespace) -> int:
     else:
         _print_table(args.source, kind, list(records), limit)
     return 0
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
 
 
 def _time_errors(place: StoreLocation, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:

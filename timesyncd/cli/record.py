@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 from timesyncd.cli._access import access_of, add_access_arguments, progress
+from timesyncd.cli._common import count_of
 
 MASKS = ("serials", "positions", "names", "addresses")
 MAX_OBJECTS = 100_000
@@ -24,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rows",
-        type=_count,
+        type=count_of,
         default=MAX_OBJECTS,
         metavar="N",
         help="largest number of SNMP objects (default: %(default)s)",
@@ -49,9 +50,3 @@ def _masks(text: str) -> tuple[str, ...]:
     if unknown := set(kinds) - set(MASKS):
         raise ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; allowed: {', '.join(MASKS)}, or all")
     return kinds
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
