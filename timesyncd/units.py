@@ -6,6 +6,9 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
+#: The standard deviation of a normal distribution over its median absolute deviation.
+SIGMA_PER_MAD = 1.4826
+
 _SCALES = ((1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s"))
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000} | {
     unit: seconds * 1_000_000_000 for unit, seconds in {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}.items()

@@ -15,13 +15,13 @@ from statistics import median, median_low
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings import fleet_outliers
 from timesyncd.findings.catalogue import Judgement, chain_step
-from timesyncd.findings.fleet_nodes import SIGMA_PER_MAD, NodeRecord
+from timesyncd.findings.fleet_nodes import NodeRecord
 from timesyncd.findings.fleet_outliers import DOMAIN, GRANDMASTER, OtherGrandmasters, other_domains
 from timesyncd.findings.followers import identities
 from timesyncd.findings.text import names_text, utc_text
 from timesyncd.fleet.node_clock import SILENT_AFTER_NS, silent_after_ns
 from timesyncd.messages.node import GrandmasterState, NodeState
-from timesyncd.units import duration_text, span_text
+from timesyncd.units import SIGMA_PER_MAD, duration_text, span_text
 
 MISSING = "hub-nodes-missing"
 #: The subject of findings that concern the whole fleet.

@@ -16,6 +16,7 @@ from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.fleet.node_clock import silent_after_ns
 from timesyncd.messages.node import OK, NodeState, SourceState
+from timesyncd.units import SIGMA_PER_MAD
 
 #: At first every reading counts, later one a minute: the median is that of an hour.
 MIN_DELAY_READINGS = 24
@@ -31,9 +32,6 @@ LEAST_SHARE = 20
 
 #: A change that has lasted for so long is the new normal.
 NORMAL_AFTER_NS = 3_600 * NS_PER_S
-
-#: The standard deviation of a normal distribution over its median absolute deviation.
-SIGMA_PER_MAD = 1.4826
 
 
 class DelayHistory:

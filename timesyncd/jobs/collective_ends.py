@@ -14,7 +14,7 @@ from timesyncd.clocks import STEP_TOLERANCE_NS
 from timesyncd.ipc.job_datagram import Trait, kinds_with
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, Sync, compare
 from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS
-from timesyncd.units import percentile
+from timesyncd.units import SIGMA_PER_MAD, percentile
 
 NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)
 
@@ -28,8 +28,6 @@ _STANDARD_ERRORS = 3
 #: The standard error at the ends of a line through the medians of two half-windows, relative to that of one mean of
 #: all: sqrt(5) x sqrt(pi / 2).
 _LINE = math.sqrt(5) * math.sqrt(math.pi / 2)
-
-_SIGMA_OF_MAD = 1.4826
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ def _offset(series: Iterable[_Ending], clock: str, reference: str) -> ClockOffse
         return None
     half = len(points) // 2
     line = ClockOffset(_middle(points[:half]), _middle(points[half:]), 0)
-    spread_ns = _SIGMA_OF_MAD * percentile([abs(offset_ns - line.at(at_ns)) for at_ns, offset_ns in points], 50)
+    spread_ns = SIGMA_PER_MAD * percentile([abs(offset_ns - line.at(at_ns)) for at_ns, offset_ns in points], 50)
     random_ns = _STANDARD_ERRORS * _LINE * spread_ns / math.sqrt(len(points))
     transfer_ns = percentile([ending.transfer_ns for ending in both], 50)
     return replace(line, error_ns=round(random_ns) + transfer_ns // ASYMMETRY_PART + STEP_TOLERANCE_NS)

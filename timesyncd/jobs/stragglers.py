@@ -19,12 +19,11 @@ from timesyncd.jobs.causality import Suspicion, did_not_wait, suspect
 from timesyncd.jobs.exposed import waited_ns
 from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS, independent_part, independent_steps, is_persistent
 from timesyncd.messages.jobs import StragglerVerdict
-from timesyncd.units import median, percentile
+from timesyncd.units import SIGMA_PER_MAD, median, percentile
 
 #: A straggler's median lateness exceeds that of all ranks by more than so many of their spreads: the modified z-score
 #: of Iglewicz and Hoaglin (1993).
 OUTLIER_SPREADS = 3.5
-_SIGMA_OF_MAD = 1.4826
 
 #: A rank that is late by less than one part in so many of a step, or by less than the second, is no straggler: ranks
 #: always arrive in some order.
@@ -203,7 +202,7 @@ class _PositionHistory:
 
 def _outlier_limit_ns(values: Sequence[int]) -> int:
     middle = percentile(values, 50)
-    spread_ns = _SIGMA_OF_MAD * percentile([abs(value - middle) for value in values], 50)
+    spread_ns = SIGMA_PER_MAD * percentile([abs(value - middle) for value in values], 50)
     return middle + round(OUTLIER_SPREADS * spread_ns)
 
 
