@@ -69,7 +69,7 @@ class Buckets:
             self._group = ddp.process_group  # torch can replace a module's group
         tensor = bucket.buffer()
         kind = Kind.BUCKET if self.hook is None else Kind.HOOK
-        record = Record(kind, _nbytes(tensor), steps.stamps_for(tensor))
+        record = Record(kind, bucket_bytes(tensor), steps.stamps_for(tensor))
         self._pass.append(record)
         if bucket.is_last():
             steps.ready(record.arrival)
@@ -160,7 +160,8 @@ def _first(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
     return reduced_value(future)[0]
 
 
-def _nbytes(tensor: torch.Tensor) -> int:
+def bucket_bytes(tensor: torch.Tensor) -> int:
+    """The size of dense or sparse gradients in octets."""
     if tensor.is_sparse:
         return tensor._values().nbytes + tensor._indices().nbytes
     return tensor.nbytes

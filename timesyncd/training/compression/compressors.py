@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
+from timesyncd.client.torch.ddp import bucket_bytes
 from timesyncd.errors import SyncError
 from timesyncd.training.compression.feedback import Feedback, Residuals, check_name, write_average
 from timesyncd.training.compression.interface import (
@@ -30,7 +31,6 @@ from timesyncd.training.compression.interface import (
     Future,
     TensorBucket,
     average_uncompressed,
-    bucket_bytes,
     is_finite,
 )
 from timesyncd.training.policy.encoding import Gain

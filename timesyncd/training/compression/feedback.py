@@ -14,12 +14,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from timesyncd.client.torch.ddp import bucket_bytes
 from timesyncd.training.compression.interface import (
     CompressorState,
     Future,
     TensorBucket,
     average_uncompressed,
-    bucket_bytes,
     is_finite,
 )
 

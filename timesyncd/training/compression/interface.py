@@ -79,13 +79,6 @@ def average_uncompressed(group: dist.ProcessGroup, bucket: TensorBucket) -> Futu
     return allreduce_hook(group, bucket)
 
 
-def bucket_bytes(tensor: torch.Tensor) -> int:
-    """The size of dense or sparse gradients in octets."""
-    if tensor.is_sparse:
-        return tensor._values().nbytes + tensor._indices().nbytes
-    return tensor.nbytes
-
-
 def is_finite(tensor: torch.Tensor) -> bool:
     """
     Whether all elements are finite. It computes the norm, which is several times faster than a test of each element.
