@@ -30,6 +30,7 @@ from pydantic_core import ErrorDetails
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import ConfigError
+from timesyncd.ipc.clock_segment import DEFAULT_FOLDER
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.grandmaster import HoldoverCurve
 from timesyncd.model.source import SourceSettings
@@ -294,7 +295,6 @@ def secrets_of(part: object, place: str = "") -> Iterator[tuple[str, SecretSetti
 
 
 DEFAULT_PATH = Path("/etc/timesyncd/timesyncd.toml")
-DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
 
 #: Without a broker: how often findings are evaluated.
 DEFAULT_STATE_EVERY_NS = 2 * NS_PER_S
@@ -309,7 +309,7 @@ class NodeSettings(Section):
     """
 
     name: Name = Field(default_factory=lambda: socket.gethostname().split(".")[0])
-    runtime_dir: Path = DEFAULT_RUNTIME_DIR
+    runtime_dir: Path = DEFAULT_FOLDER
     topology: Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$", max_length=255)] = ""
     link: Name | None = None
 

@@ -305,9 +305,6 @@ def _read_clocks() -> tuple[int, int]:
     return real_ns, past.boottime_ns()
 
 
-DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
-
-
 def find_runtime_dir(argument: Path | str | None = None) -> Path:
     """The argument, else TIMESYNCD_RUNTIME_DIR, else /run/timesyncd."""
-    return Path(argument or os.environ.get("TIMESYNCD_RUNTIME_DIR") or DEFAULT_RUNTIME_DIR)
+    return Path(argument or os.environ.get("TIMESYNCD_RUNTIME_DIR") or clock_segment.DEFAULT_FOLDER)

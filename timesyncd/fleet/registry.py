@@ -9,6 +9,7 @@ from heapq import nlargest
 from operator import itemgetter
 
 from timesyncd.bound import ClockStatus
+from timesyncd.client.preflight_check import NEVER_REPORTED
 from timesyncd.clocks import Moment
 from timesyncd.fleet.alignment import Alignment, alignment, alignment_and_reference, unknown_alignment
 from timesyncd.fleet.node_clock import AgedStatus, NodeClock, aged_statuses, bounded_ns
@@ -19,8 +20,6 @@ from timesyncd.model.grandmaster import Invalidation
 #: At most so many nodes are published with their part in an alignment, and so many in an overview.
 MAX_PUBLISHED = 100
 MAX_WORST = 10
-
-NEVER_REPORTED = "has never reported to this hub"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term
 from timesyncd.sample import identity_number, identity_text
 
 NAME = "clock"
+#: The runtime folder of a daemon that is not configured otherwise.
+DEFAULT_FOLDER = Path("/run/timesyncd")
 MAGIC = int.from_bytes(b"tsyncclk", "little")
 LAYOUT_VERSION = 2
 

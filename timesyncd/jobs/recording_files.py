@@ -6,7 +6,6 @@ daemon's HTTP API.
 from __future__ import annotations
 
 import os
-import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 
 from timesyncd.bound import Bound
 from timesyncd.client.api import get_json
+from timesyncd.client.meter import LENGTH
 from timesyncd.config import validation_text
 from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
@@ -29,8 +29,6 @@ from timesyncd.messages.jobs import MarkBatch
 
 COLLECTIVES = kinds_with(Trait.COLLECTIVE)
 REQUESTS = kinds_with(Trait.REQUEST)
-
-_LENGTH = struct.Struct("<I")
 
 #: The most marks that are read of a job, the newest: ten minutes of steps of 100 ms with ten synchronizations each, of
 #: eight ranks.
@@ -151,9 +149,9 @@ def _places(data: bytes) -> list[slice]:
     """The places of the whole datagrams; only the last one can be partial."""
     found: list[slice] = []
     at = 0
-    while at + _LENGTH.size <= len(data):
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
+    while at + LENGTH.size <= len(data):
+        (length,) = LENGTH.unpack_from(data, at)
+        at += LENGTH.size
         if at + length > len(data):
             break
         found.append(slice(at, at + length))

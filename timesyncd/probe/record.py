@@ -16,7 +16,7 @@ from timesyncd.drivers.timeprovider._profiles import DEFAULT, Profile, load_all
 from timesyncd.errors import ConfigError, Malformed, Refused, TimesyncdError
 from timesyncd.probe.access import ProbeAccess, Progress
 from timesyncd.probe.mask import Kind, Masker
-from timesyncd.probe.probe import object_reports, readable, rows_of
+from timesyncd.probe.probe import PROGRESS_EVERY, object_reports, readable, rows_of
 from timesyncd.probe.web import WebBodies, bodies
 from timesyncd.sample import GrandmasterSample
 from timesyncd.snmp import Oid, Session, format_oid
@@ -24,7 +24,6 @@ from timesyncd.snmp.snmprec import RecordedObject, format_snmprec
 
 #: The subtrees below internet(1): an agent that breaks off in one of them is walked in the others.
 ROOTS: tuple[Oid, ...] = tuple((1, 3, 6, 1, arc) for arc in range(1, 7))
-PROGRESS_EVERY = 1_000
 
 
 @dataclass(frozen=True, slots=True)

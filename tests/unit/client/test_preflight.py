@@ -14,7 +14,6 @@ from fake_hub import FakeHub, aligned, hub_state, node, page, serving
 
 from timesyncd.client import PreflightReason, PreflightResult, preflight
 from timesyncd.client.preflight_check import NEVER_REPORTED
-from timesyncd.fleet import registry
 from timesyncd.messages.node import StateReason
 
 TOKEN = "a-token-of-the-tests"
@@ -343,11 +342,6 @@ def test_a_missing_hub_is_part_of_the_reason(hub: FakeHub, hubs: list[tuple[str,
 
     assert not answer.ok
     assert answer.reason.endswith(f"; {hint}")
-
-
-def test_the_hub_and_the_client_name_a_missing_node_alike() -> None:
-    """The client imports nothing of the hub, so this test holds the two sentences together."""
-    assert registry.NEVER_REPORTED == NEVER_REPORTED
 
 
 LIES: list[tuple[Any, str]] = [
