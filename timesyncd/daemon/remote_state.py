@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from timesyncd.bound import Bound, ClockStatus, Reason, status_at, unbounded
 from timesyncd.clocks import NS_PER_S, Moment
-from timesyncd.fleet.node_clock import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, Message, NodeState, SourceState, StateReason, status_name
 from timesyncd.model.grandmaster import GrandmasterVerdict, MessageReceipt
@@ -23,7 +23,9 @@ GRANDMASTER_EXPIRES_NS = 3_600 * NS_PER_S
 #: segment.
 MAX_ERROR = 10**15
 
-LAST_KNOWN = Explanation(StateReason.LAST_KNOWN, "last known state only: no live state was received yet")
+LAST_KNOWN: CodedReason[str] = CodedReason(
+    StateReason.LAST_KNOWN, "last known state only: no live state was received yet"
+)
 
 Aging = TypeVar("Aging", NodeState, GrandmasterState)
 
@@ -77,14 +79,14 @@ class RemoteStates:
         return [state for state, _ in self._jobs.values()]
 
 
-def last_known(state: NodeState, why: Explanation = LAST_KNOWN) -> NodeState:
+def last_known(state: NodeState, why: CodedReason[str] = LAST_KNOWN) -> NodeState:
     """A broker's retained copy is of any age: the node is UNKNOWN until it publishes a live state."""
     unknown = {"status": "UNKNOWN", "utc_status": "UNKNOWN", "since_realtime_ns": None}
     return state.model_copy(update=unknown | {"reason": why.text, "reason_code": why.code})
 
 
 def aged_state(
-    state: NodeState, received_boottime_ns: int, now: Moment, not_live: Explanation | None = None
+    state: NodeState, received_boottime_ns: int, now: Moment, not_live: CodedReason[str] | None = None
 ) -> NodeState:
     """
     A node's state received at `received_boottime_ns`, aged until `now`; `not_live`: why it is only the last known

@@ -13,13 +13,14 @@ from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.node_clock import (
     GRANDMASTER,
     MAX_PLAUSIBLE,
+    NO_BOUND,
     PARENT,
     UNBOUNDED,
     UTC,
-    Explanation,
     NodeClock,
     rounded_up_ns,
 )
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.node import StateReason
 
 #: The references by which two clocks are compared, for people.
@@ -217,9 +218,9 @@ def _against_grandmaster(siblings: Sequence[_Group]) -> _Widest:
     return _Widest(GRANDMASTER, one.gm_ns + other.gm_ns, sum(growths), one.gm, one.gm.node, other.gm.node)
 
 
-def _unknown_of(clock: NodeClock, why: Explanation | None, shared: str = "") -> Alignment:
-    code, text = why or Explanation(StateReason.NO_BOUND, "no bound")
-    return unknown_alignment(f"{shared}{clock.node}: {text}", code)
+def _unknown_of(clock: NodeClock, why: CodedReason[str] | None, shared: str = "") -> Alignment:
+    why = why or NO_BOUND
+    return unknown_alignment(f"{shared}{clock.node}: {why.text}", why.code)
 
 
 def _unknown_pair(widest: _Widest, now: Moment) -> Alignment:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from sys import intern
-from typing import NamedTuple
 
 from timesyncd.bound import ClockStatus, Reason, status_at
 from timesyncd.clocks import NS_PER_S, Moment
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.node import BoundMessage, NodeState, StateReason
 from timesyncd.model.grandmaster import Invalidation
 from timesyncd.units import span_text
@@ -20,17 +20,10 @@ USABLE = (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
 UTC, GRANDMASTER, PARENT = range(3)
 
 
-class Explanation(NamedTuple):
-    """Why a clock is not bounded: the code that programs decide by (`reason_code`), and the sentence for people."""
-
-    code: str
-    text: str
-
-
-LAST_KNOWN = Explanation(
+LAST_KNOWN: CodedReason[str] = CodedReason(
     StateReason.LAST_KNOWN, "last known state only: the node has not reported since the hub started"
 )
-NO_BOUND = Explanation(StateReason.NO_BOUND, "no bound")
+NO_BOUND: CodedReason[str] = CodedReason(StateReason.NO_BOUND, "no bound")
 
 #: Represents an unbounded error: more than any bound in 1e-9 ns.
 UNBOUNDED = 1 << 130
@@ -86,7 +79,7 @@ class NodeClock:
     grandmaster_identity: str | None
     grandmaster: str
     gm_group: str
-    explanations: tuple[Explanation | None, Explanation | None, Explanation | None]
+    explanations: tuple[CodedReason[str] | None, CodedReason[str] | None, CodedReason[str] | None]
     aging: AgingNumbers
     invalidation: Invalidation | None = None
 
@@ -167,24 +160,24 @@ class NodeClock:
     def silent_at_ns(self) -> int:
         return self.aging[11]
 
-    def why_not_reporting(self, now: Moment) -> Explanation | None:
+    def why_not_reporting(self, now: Moment) -> CodedReason[str] | None:
         """Why the node is not reporting; None where it is."""
         if not self.live:
             return LAST_KNOWN
         if not self.is_silent(now):
             return None
         silent_ns = now.boottime_ns - self.received_boottime_ns
-        return Explanation(StateReason.NODE_SILENT, f"silent for {span_text(silent_ns)}")
+        return CodedReason(StateReason.NODE_SILENT, f"silent for {span_text(silent_ns)}")
 
-    def why_unbounded(self, now: Moment, reference: int = GRANDMASTER) -> Explanation | None:
+    def why_unbounded(self, now: Moment, reference: int = GRANDMASTER) -> CodedReason[str] | None:
         """Why the clock is not bounded against this reference now; None where it is."""
         if explanation := self.why_not_reporting(now):
             return explanation
         origin_ns, void_after_ns = self.origin_ns(now), self.aging[2]
         if self.invalidation is not None and void_after_ns and origin_ns < self.aging[3]:
-            return Explanation(self.invalidation.reason.code, self.invalidation.reason.text)
+            return CodedReason(self.invalidation.reason.code, self.invalidation.reason.text)
         if void_after_ns and now.boottime_ns - origin_ns >= void_after_ns:
-            return Explanation(Reason.EXPIRED.code, "the node's last sample is too old")
+            return CodedReason(Reason.EXPIRED.code, "the node's last sample is too old")
         return self.explanations[reference]
 
 
@@ -240,7 +233,7 @@ def bounded_ns(sum_ns: int) -> int | None:
 
 def _explanations(
     state: NodeState, live: bool, usable: list[bool]
-) -> tuple[Explanation | None, Explanation | None, Explanation | None]:
+) -> tuple[CodedReason[str] | None, CodedReason[str] | None, CodedReason[str] | None]:
     """Why the state is not bounded, by reference; what follows from its age is not included."""
     if not live:
         return LAST_KNOWN, LAST_KNOWN, LAST_KNOWN
@@ -248,32 +241,32 @@ def _explanations(
     if usable[1] and _is_bounded(state.utc):
         utc = None
     else:
-        utc = gm_why or _reason(state.utc) or Explanation(StateReason.NO_BOUND, "not known against UTC")
+        utc = gm_why or _reason(state.utc) or CodedReason(StateReason.NO_BOUND, "not known against UTC")
     return utc, gm_why or _why_without(state.gm), gm_why or _why_without(state.parent)
 
 
-def _why_unknown(state: NodeState) -> Explanation:
+def _why_unknown(state: NodeState) -> CodedReason[str]:
     if state.reason_code != Reason.OK.code:
-        return Explanation(state.reason_code, state.reason)
+        return CodedReason(state.reason_code, state.reason)
     if state.status in ("SYNCHRONIZED", "HOLDOVER"):
         return NO_BOUND
-    return Explanation(StateReason.NO_BOUND, f"the clock is {state.status}")
+    return CodedReason(StateReason.NO_BOUND, f"the clock is {state.status}")
 
 
 def _is_bounded(bound: BoundMessage | None) -> bool:
     return bound is not None and bound.bound_ns is not None and max(bound.bound_ns, bound.growth_ppb) <= MAX_PLAUSIBLE
 
 
-def _why_without(bound: BoundMessage | None) -> Explanation | None:
+def _why_without(bound: BoundMessage | None) -> CodedReason[str] | None:
     return None if _is_bounded(bound) else _reason(bound) or NO_BOUND
 
 
-def _reason(bound: BoundMessage | None) -> Explanation | None:
+def _reason(bound: BoundMessage | None) -> CodedReason[str] | None:
     if bound is None:
         return None
     if bound.bound_ns is None:
-        return None if bound.reason_code == Reason.OK.code else Explanation(bound.reason_code, bound.reason)
-    return Explanation(Reason.IMPLAUSIBLE.code, Reason.IMPLAUSIBLE.text)
+        return None if bound.reason_code == Reason.OK.code else CodedReason(bound.reason_code, bound.reason)
+    return CodedReason(Reason.IMPLAUSIBLE.code, Reason.IMPLAUSIBLE.text)
 
 
 def _groups(state: NodeState, usable: bool) -> tuple[str, str]:
@@ -291,7 +284,7 @@ def _groups(state: NodeState, usable: bool) -> tuple[str, str]:
     return intern(gm), intern(f"{gm}\n{parent}")
 
 
-def _sum(bound: BoundMessage | None, why: Explanation | None, unbounded: int) -> tuple[int, int]:
+def _sum(bound: BoundMessage | None, why: CodedReason[str] | None, unbounded: int) -> tuple[int, int]:
     if why or bound is None or bound.bound_ns is None:
         return unbounded, 0
     return bound.bound_ns * NS_PER_S, bound.growth_ppb

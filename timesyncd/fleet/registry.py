@@ -13,6 +13,7 @@ from timesyncd.client.preflight_check import NEVER_REPORTED
 from timesyncd.clocks import Moment
 from timesyncd.fleet.alignment import Alignment, alignment, alignment_and_reference, unknown_alignment
 from timesyncd.fleet.node_clock import AgedStatus, NodeClock, aged_statuses, bounded_ns
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
 from timesyncd.messages.node import NodeState, StateReason, Status, status_name
 from timesyncd.model.grandmaster import Invalidation
@@ -185,15 +186,16 @@ def _replaces(state: NodeState, received_boottime_ns: int, live: bool, known: No
 
 #: The widest first; a clock that is unknown is wider than any other.
 _BY_ERROR = itemgetter(1)
+_BOUNDED: CodedReason[str] = CodedReason("ok", "")
 
 
 def _part(aged: AgedStatus, now: Moment, reference: int) -> NodeAlignment:
     status, sum_ns, clock = aged
     bound_ns = bounded_ns(sum_ns)
     why = clock.why_unbounded(now, reference) if bound_ns is None else None
-    code, reason = why or ("ok", "")
+    why = why or _BOUNDED
     return NodeAlignment(
-        node=clock.node, status=status_name(status), bound_ns=bound_ns, reason=reason, reason_code=code
+        node=clock.node, status=status_name(status), bound_ns=bound_ns, reason=why.text, reason_code=why.code
     )
 
 

@@ -55,7 +55,8 @@ class Code(StrEnum):
         return cls.__members__.get("UNKNOWN")
 
 
-CodeType = TypeVar("CodeType", bound=Code)
+#: A `str` instead of a `Code` where the reason may be that of another, perhaps newer, daemon.
+CodeType = TypeVar("CodeType", bound=str)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.remote_state import GRANDMASTER_EXPIRES_NS, JOB_EXPIRES_NS, RemoteStates, aged_state, last_known
 from timesyncd.driver import PollReport, options_of
 from timesyncd.findings.node import state_findings
-from timesyncd.fleet.node_clock import Explanation
 from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import NodeState, SourceState, grandmaster_state
 from timesyncd.model.error_bound import EnsembleSettings, utc_only_bound
@@ -340,7 +340,7 @@ def test_a_broker_s_copy_leaves_a_node_unknown() -> None:
 
 def test_a_silent_node_is_unknown_with_a_reason() -> None:
     """Although its last bound still holds by its growth."""
-    state = aged_state(remote_node(), after(0).boottime_ns, after(1), Explanation("node_silent", "silent for 25 s"))
+    state = aged_state(remote_node(), after(0).boottime_ns, after(1), CodedReason("node_silent", "silent for 25 s"))
 
     assert (state.status, state.utc_status) == ("UNKNOWN", "UNKNOWN")
     assert (state.reason_code, state.reason) == ("node_silent", "silent for 25 s")

@@ -63,7 +63,7 @@ def test_a_page_of_states_is_as_they_have_aged(hub: Hub) -> None:
 
     assert [state.node for state in states] == ["n3", "n1", "hub"]
     assert [state.status for state in states] == ["UNKNOWN", "HOLDOVER", "UNKNOWN"]
-    assert (states[0].reason_code, states[0].reason) == LAST_KNOWN
+    assert (states[0].reason_code, states[0].reason) == (LAST_KNOWN.code, LAST_KNOWN.text)
     assert states[1].age_ns == 6 * NS_PER_S
 
 
