@@ -32,7 +32,7 @@ def test_a_node_follows_its_grandmaster_by_identity(antenna_run: AntennaRun, nod
     """While the grandmaster is locked, the node's state names it, and the UTC bound exceeds the gm bound by its own error at least."""
     state = antenna_run.locked.nodes[node]
 
-    assert (state["grandmaster"], state["grandmaster_note"]) == (grandmaster, f"{grandmaster}: LOCKED")
+    assert (state["grandmaster"], state["grandmaster_summary"]) == (grandmaster, f"{grandmaster}: LOCKED")
     assert state["utc"]["bound_ns"] >= state["gm"]["bound_ns"] + ACCURACY_NS
     assert antenna_run.locked.on(grandmaster) == []
 
@@ -88,7 +88,7 @@ def test_the_bound_against_utc_grows_by_the_curve(antenna_run: AntennaRun, node:
     bounded = [
         state
         for state in antenna_run.listener.of(f"node/{node}/state")
-        if "HOLDOVER" in (state["grandmaster_note"] or "") and state["utc"] and state["utc"]["bound_ns"] is not None
+        if "HOLDOVER" in (state["grandmaster_summary"] or "") and state["utc"] and state["utc"]["bound_ns"] is not None
     ]
     own_ns = [state["utc"]["bound_ns"] - state["gm"]["bound_ns"] for state in bounded]
     ages_ns = [state["published_realtime_ns"] - state["age_ns"] - since_ns for state in bounded]
@@ -139,7 +139,7 @@ def test_then_all_is_as_before(antenna_run: AntennaRun, node: str, grandmaster: 
     """Both bounds are there again, the finding is over."""
     state = antenna_run.back.nodes[node]
 
-    assert (state["status"], state["utc_status"], state["grandmaster_note"]) == (
+    assert (state["status"], state["utc_status"], state["grandmaster_summary"]) == (
         "SYNCHRONIZED",
         "SYNCHRONIZED",
         f"{grandmaster}: LOCKED",

@@ -469,7 +469,7 @@ async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
         StreamEvent("job", view.jobs()[0].model_copy(update={"job": evil, "verdict": evil, "job_id": evil}))
     )
     view.states.append(
-        view.states[1].model_copy(update={"node": evil, "grandmaster_note": evil, "topology": "<img src=x>"})
+        view.states[1].model_copy(update={"node": evil, "grandmaster_summary": evil, "topology": "<img src=x>"})
     )
     grandmaster = poisoned(view.grandmasters()[0], evil).model_copy(update={"name": "poisoned"})
     view.grandmasters = lambda: [grandmaster]  # type: ignore[method-assign]

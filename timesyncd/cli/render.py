@@ -110,8 +110,8 @@ def _bound_rows(node: NodeState) -> Iterator[tuple[str, Text]]:
         parent_text = f" {node.parent_identity}" if node.parent_identity else ", whose identity is unknown"
         of_parent = plain_text(f" of the PTP parent{parent_text}")
         yield "within", Text.assemble((f"+-{duration_text(parent.hard_ns)}", "bold"), of_parent)
-    if node.grandmaster_note:
-        yield "grandmaster", plain_text(node.grandmaster_note)
+    if node.grandmaster_summary:
+        yield "grandmaster", plain_text(node.grandmaster_summary)
     if is_new_information(node.utc, printed | {node.gm.reason_code if node.gm else OK}):
         yield "UTC", bound_text(node.utc, node.age_ns)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from timesyncd.bound import Bound, ClockStatus, status_at
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import MeasuredInput
-from timesyncd.findings.text import grandmaster_note_text, is_locked
+from timesyncd.findings.text import grandmaster_summary_text, is_locked
 from timesyncd.messages.node import (
     OK,
     BoundMessage,
@@ -184,7 +184,7 @@ def with_grandmaster(node: NodeState, grandmasters: Iterable[GrandmasterState], 
     if grandmaster is None:
         return node
     return node.model_copy(
-        update={"grandmaster": grandmaster.name, "grandmaster_note": grandmaster_note_text(grandmaster, now_ns)}
+        update={"grandmaster": grandmaster.name, "grandmaster_summary": grandmaster_summary_text(grandmaster, now_ns)}
     )
 
 

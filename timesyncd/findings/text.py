@@ -19,7 +19,7 @@ _ANTENNA_WORDS = {
 }
 
 
-def grandmaster_note_text(grandmaster: GrandmasterState, now_ns: int) -> str:
+def grandmaster_summary_text(grandmaster: GrandmasterState, now_ns: int) -> str:
     """As "gm-a: HOLDOVER since 02:14Z, GNSS antenna open, budget left 3 h 40 min"; `now_ns` is CLOCK_REALTIME."""
     parts = [
         state_text(grandmaster, now_ns),

@@ -186,7 +186,7 @@ class NodeState(Ordered):
     By name, `terms` add up to the hard parent bound, `stat_terms` to the statistical one, and `rates` (ppb) to the
     growth of the hard one. `falsetickers` are sources that contradict the majority; `sources_contradict`: there is no
     majority, and the UTC bound covers every source. `grandmaster` is the configured name of the grandmaster that the
-    clock follows, where its identity is known, and `grandmaster_note` its state in words.
+    clock follows, where its identity is known, and `grandmaster_summary` its state in words.
     """
 
     published_realtime_ns: Int64
@@ -218,7 +218,7 @@ class NodeState(Ordered):
     utc_seconds_removed: Int64 | None = None
     clock: str | None = None
     grandmaster: str | None = None
-    grandmaster_note: str | None = None
+    grandmaster_summary: str | None = None
     sources: Annotated[list[SourceState], Field(max_length=64)] = []
     falsetickers: list[str] = []
     sources_contradict: bool = False

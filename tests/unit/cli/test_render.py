@@ -370,7 +370,7 @@ def test_a_grandmaster_s_line_has_the_known_values(more: dict[str, Any], line: s
 def test_a_node_shows_its_grandmaster_s_state() -> None:
     """The grandmaster is named, and its state is a line of its own."""
     summary = "gm-a: HOLDOVER since 21:13Z, antenna open, budget left 3 h 40 min"
-    printed = shown(answer(node(grandmaster="gm-a", grandmaster_note=summary)))
+    printed = shown(answer(node(grandmaster="gm-a", grandmaster_summary=summary)))
 
     assert printed[1] == "within       +-16.0 us of grandmaster gm-a, c25c5d.fffe.9adcd4"
     assert printed[2] == f"grandmaster  {summary}"

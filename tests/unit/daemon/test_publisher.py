@@ -258,8 +258,8 @@ def test_a_node_names_the_grandmaster_that_it_follows(watching: Watching) -> Non
     watching.poll(clock_state=ClockState.LOCKED, antenna="open")
     node = watching.web.node()
 
-    assert (node.grandmaster, node.grandmaster_note) == ("gm-a", "gm-a: LOCKED, GNSS antenna open")
-    assert watching.web.nodes(["hub"])[0].grandmaster_note == node.grandmaster_note
+    assert (node.grandmaster, node.grandmaster_summary) == ("gm-a", "gm-a: LOCKED, GNSS antenna open")
+    assert watching.web.nodes(["hub"])[0].grandmaster_summary == node.grandmaster_summary
 
 
 def test_a_grandmaster_s_event_is_published_at_once(watching: Watching) -> None:

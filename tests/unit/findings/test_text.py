@@ -8,7 +8,7 @@ import pytest
 from grandmaster_states import GM_A, GM_B, HOUR_NS, MINUTE_NS, NIGHT_NS, follower, polled_grandmaster
 
 from timesyncd.findings.followers import followed_grandmaster, with_grandmaster
-from timesyncd.findings.text import grandmaster_note_text, names_text, utc_text
+from timesyncd.findings.text import grandmaster_summary_text, names_text, utc_text
 from timesyncd.sample import Alarm, PtpPort
 
 PORT = "00a069.fffe.70476f"
@@ -58,7 +58,7 @@ def test_a_node_s_state_describes_its_grandmaster(changes: dict[str, Any], text:
     since_ns = None if changes.get("clock_state") == "freerun" else NIGHT_NS + 4 * MINUTE_NS
     found = polled_grandmaster(**({"clock_state_since_realtime_ns": since_ns} | changes))
 
-    assert grandmaster_note_text(found, NIGHT_NS + HOUR_NS) == f"gm-a: {text}"
+    assert grandmaster_summary_text(found, NIGHT_NS + HOUR_NS) == f"gm-a: {text}"
 
 
 def test_a_state_with_its_grandmaster() -> None:
@@ -68,7 +68,7 @@ def test_a_state_with_its_grandmaster() -> None:
         follower(identity="001122.fffe.334455"),
     )
 
-    assert (state.grandmaster, state.grandmaster_note) == ("gm-a", "gm-a: LOCKED")
+    assert (state.grandmaster, state.grandmaster_summary) == ("gm-a", "gm-a: LOCKED")
     assert with_grandmaster(unrelated, [polled_grandmaster()], NIGHT_NS) == unrelated
 
 

@@ -171,7 +171,7 @@ def snapshot_with(text: str) -> MetricsSnapshot:
     source = SOURCE.model_copy(update={"reason": text, "reachable": False})
     state = grandmaster("n", 1, 1).model_copy(update={"reason": text, "unknown": [text], "utc_detail": text})
     return MetricsSnapshot(
-        FED.model_copy(update={"reason": text, "grandmaster_note": text, "sources": [source]}),
+        FED.model_copy(update={"reason": text, "grandmaster_summary": text, "sources": [source]}),
         polls=[PollReport("ptp", 0, 5, text, 1)],
         grandmasters=[state],
         findings=[finding().model_copy(update={"evidence": text, "cause": text, "subject": "ptp"})],

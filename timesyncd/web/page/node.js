@@ -10,7 +10,7 @@ const isCurrent = (source) => source.reachable && source.reason_code === "ok";
 /** The node's offset: that of the first current source, except a PHC, which is no reference. */
 export const offsetOf = (node) => node.sources.find((source) => isCurrent(source) && source.kind !== "phc" && source.offset_ns !== null)?.offset_ns ?? null;
 
-export const grandmasterText = (node) => node.grandmaster_note ?? node.grandmaster ?? node.grandmaster_identity ?? "—";
+export const grandmasterText = (node) => node.grandmaster_summary ?? node.grandmaster ?? node.grandmaster_identity ?? "—";
 
 /** The elements of one node: those whose ids begin with this prefix. */
 export class NodeCard {
@@ -44,7 +44,7 @@ export class NodeCard {
     put(at("bound"), state.mainStatus === NO_CLOCK ? "" : state.mainNs === null ? "no bound" : bound(state.mainNs));
     put(at("forecast"), state.forecast && `without new samples: ${state.forecast}`);
     put(at("reference"), referenceText(node, state));
-    put(at("grandmaster-note"), node.grandmaster_note ?? "");
+    put(at("grandmaster-summary"), node.grandmaster_summary ?? "");
     put(at("since"), state.inStatusMs === null ? "" : `for ${elapsedText(state.inStatusMs)}, ${sinceText(node, state)}`);
     put(at("reason"), reasonText(node, state), "quiet");
     const utc = state.utcNs === null ? `no bound: ${node.utc?.reason || "unknown"}` : bound(state.utcNs);
