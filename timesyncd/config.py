@@ -11,6 +11,7 @@ import socket
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -339,12 +340,20 @@ class BoundSettings(Section):
 
 
 class ClockSource(Section):
-    """`[[source]]`: a clock source of this node. `options` are the driver's own keys, in the same table."""
+    """
+    `[[source]]`: a clock source of this node. `options` are the driver's own keys, in the same table. It shares no
+    cause of error with the sources in `independent_of`, and neither they with it.
+    """
 
     name: Name
     driver: str
+    independent_of: list[Name] = []
     bounds: BoundSettings = BoundSettings()
     options: BaseModel
+
+    def ensemble_settings(self) -> EnsembleSettings:
+        """What the model assumes of this source."""
+        return replace(self.bounds.ensemble_settings(), independent_of=frozenset(self.independent_of))
 
 
 class MeasuredInput(Section):
@@ -466,6 +475,7 @@ def parse(data: dict[str, Any], options_of: OptionsOf, origin: str) -> Config:
         raise ConfigError(f"{origin}: {validation_text(error, model=Config)}") from error
     _check_unique_names(config, origin)
     _check_oscillators(config, origin)
+    _check_independence(config, origin)
     return config
 
 
@@ -575,3 +585,14 @@ def _check_oscillators(config: Config, origin: str) -> None:
                 f"{origin}: grandmaster[{index}].oscillator = {grandmaster.oscillator!r}: no such section "
                 f"[oscillator.{grandmaster.oscillator}]; configured oscillators: {known}"
             )
+
+
+def _check_independence(config: Config, origin: str) -> None:
+    names = [source.name for source in config.source]
+    for index, source in enumerate(config.source):
+        for other in source.independent_of:
+            if other == source.name or other not in names:
+                others = ", ".join(name for name in names if name != source.name) or "none"
+                raise ConfigError(
+                    f"{origin}: source[{index}].independent_of = {other!r}: must name another source; there are: {others}"
+                )

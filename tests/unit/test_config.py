@@ -50,8 +50,18 @@ def test_a_section_that_is_there_switches_its_part_on() -> None:
 
     assert parsed.web is not None
     assert parsed.store is None
-    assert parsed.source[0].bounds.ensemble_settings().source.local_drift_ppb == 20_000
-    assert parsed.source[0].bounds.ensemble_settings().source.grandmaster_rate_ppb == 100
+    assert parsed.source[0].ensemble_settings().source.local_drift_ppb == 20_000
+    assert parsed.source[0].ensemble_settings().source.grandmaster_rate_ppb == 100
+
+
+def test_independence_is_what_the_operator_declares() -> None:
+    """
+    Without a declaration a source is independent of none.
+    """
+    more = '[[source]]\nname = "utc"\ndriver = "chrony"\nindependent_of = ["ptp"]\n[mqtt]'
+    ptp, utc = (source.ensemble_settings().independent_of for source in parse(GOOD.replace("[mqtt]", more)).source)
+
+    assert (ptp, utc) == (frozenset(), frozenset({"ptp"}))
 
 
 def test_what_runs_and_what_is_off_is_described() -> None:
@@ -160,6 +170,14 @@ def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
         (
             ("[oscillator.ocxo]", "[oscillator.rb]"),
             "t.toml: grandmaster[0].oscillator = 'ocxo': no such section [oscillator.ocxo]; configured oscillators: rb",
+        ),
+        (
+            ('driver = "ptp4l"', 'driver = "ptp4l"\nindependent_of = ["gm-a"]'),
+            "t.toml: source[0].independent_of = 'gm-a': must name another source; there are: none",
+        ),
+        (
+            ('driver = "ptp4l"', 'driver = "ptp4l"\nindependent_of = ["ptp"]'),
+            "t.toml: source[0].independent_of = 'ptp': must name another source; there are: none",
         ),
         (("[[source]]", "[source]"), "t.toml: source = "),
         (

@@ -370,6 +370,7 @@ _SELECTIONS: dict[Selection, tuple[str, str]] = {
     Selection.TRUECHIMER: ("truechimer", "dim"),
     Selection.FALSETICKER: ("FALSETICKER", "bold red"),
     Selection.CONTRADICTED: ("CONTRADICTED", "bold red"),
+    Selection.DEPENDENT: ("not declared independent: narrows nothing", "dim"),
 }
 
 

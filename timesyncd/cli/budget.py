@@ -84,11 +84,13 @@ class BudgetLine(NamedTuple):
 class Selection(StrEnum):
     """
     How a source that knows UTC relates to the others (RFC 5905, section 11.2.1); CONTRADICTED: no majority agrees.
+    DEPENDENT: it may share a cause of error with the deciding source, so it narrows nothing.
     """
 
     TRUECHIMER = "truechimer"
     FALSETICKER = "falseticker"
     CONTRADICTED = "contradicted"
+    DEPENDENT = "dependent"
 
 
 Pair = tuple[BoundMessage | None, BoundMessage | None]
@@ -115,7 +117,7 @@ def reference_lines(node: NodeState) -> list[BudgetLine]:
     """
     The bounds against parent, grandmaster and UTC as of the sample, and the terms between one and the next.
 
-    With several sources that know UTC, the UTC bound is the intersection of theirs, which is no sum, so it is omitted.
+    Where several sources make the UTC bound together, it is no sum, so it is omitted.
     If another source than the deciding one knows UTC, the bound is that source's, and no term leads to it.
     """
     parent, gm, utc = _pairs(node)
@@ -123,9 +125,9 @@ def reference_lines(node: NodeState) -> list[BudgetLine]:
     lines = [_sum("parent", parent), _sum("grandmaster", gm)]
     if clocks[0]:
         lines.insert(1, BudgetLine("boundary clocks", "as configured", *clocks))
-    if len(_sources_of_utc(node)) > 1:
+    if len(_sources_of_utc(node)) > 1 and (node.utc_narrowed_by or node.sources_contradict or node.falsetickers):
         return lines
-    if _sources_of_utc(node) == [_deciding(node)] and own[0] is not None and own[0] >= 0:
+    if _deciding(node) in _sources_of_utc(node) and own[0] is not None and own[0] >= 0:
         lines.append(BudgetLine("grandmaster's own", "its error against UTC", *own))
     return [*lines, _sum("UTC", utc, _utc_from(node))]
 
@@ -157,9 +159,16 @@ def _parent_status(node: NodeState) -> Status:
 def _utc_from(node: NodeState) -> str:
     """The sources of the UTC bound, unless it is the deciding source alone."""
     sources = _sources_of_utc(node)
-    if len(sources) > 1:
-        return f"intersection of {len(sources)} sources"
-    return f"from {sources[0].name}" if sources and sources[0] is not _deciding(node) else ""
+    if len(sources) > 1 and node.sources_contradict:
+        return "covers all sources"
+    if names := ", ".join(node.utc_narrowed_by):
+        return f"narrowed by {names}" if knows_own_utc(node) else f"from {names}"
+    return f"from {sources[0].name}" if len(sources) == 1 and sources[0] is not _deciding(node) else ""
+
+
+def knows_own_utc(node: NodeState) -> bool:
+    """Whether the source that decides against the grandmaster bounds UTC by itself."""
+    return _deciding(node) in _sources_of_utc(node)
 
 
 def _deciding(node: NodeState) -> SourceState | None:
@@ -201,7 +210,9 @@ def selection_of(source: SourceState, node: NodeState) -> Selection | None:
         return Selection.FALSETICKER
     if not _knows_utc(source, node) or len(_sources_of_utc(node)) < 2:
         return None
-    return Selection.CONTRADICTED if node.sources_contradict else Selection.TRUECHIMER
+    if node.sources_contradict:
+        return Selection.CONTRADICTED
+    return Selection.DEPENDENT if source.name in node.utc_dependent else Selection.TRUECHIMER
 
 
 def as_json(node: NodeState) -> dict[str, object]:
@@ -223,6 +234,8 @@ def as_json(node: NodeState) -> dict[str, object]:
         else {"exceeds": [each._asdict() for each in expected.exceeds], "expires_in_ns": expected.expires_in_ns},
         "falsetickers": node.falsetickers,
         "sources_contradict": node.sources_contradict,
+        "utc_narrowed_by": node.utc_narrowed_by,
+        "utc_dependent": node.utc_dependent,
         "sources": [source.model_dump(mode="json") for source in node.sources],
     }
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timesyncd.bound import Bound, Reason, growth_ns
-from timesyncd.cli.budget import current_bound_lines, forecast_text, node_forecast
+from timesyncd.cli.budget import current_bound_lines, forecast_text, knows_own_utc, node_forecast
 from timesyncd.cli.render_job import agreement, job_line, percent
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import OK, BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
@@ -97,7 +97,8 @@ def node_block(node: NodeState) -> RenderableType:
 def _bound_rows(node: NodeState) -> Iterator[tuple[str, Text]]:
     """The bounds, and the reason of an unknown one unless a line above it has printed that reason."""
     if node.knows_utc_alone:
-        yield "within", Text.assemble(bound_text(node.utc, node.age_ns), " of UTC; the node follows no grandmaster")
+        of_utc = f" of UTC{utc_note(node)}; the node follows no grandmaster"
+        yield "within", Text.assemble(bound_text(node.utc, node.age_ns), plain_text(of_utc))
         return
     printed = {node.reason_code}
     if node.reason_code != OK and node.grandmaster_identity is None:
@@ -113,7 +114,17 @@ def _bound_rows(node: NodeState) -> Iterator[tuple[str, Text]]:
     if node.grandmaster_summary:
         yield "grandmaster", plain_text(node.grandmaster_summary)
     if is_new_information(node.utc, printed | {node.gm.reason_code if node.gm else OK}):
-        yield "UTC", bound_text(node.utc, node.age_ns)
+        yield "UTC", Text.assemble(bound_text(node.utc, node.age_ns), plain_text(utc_note(node)))
+
+
+def utc_note(node: NodeState) -> str:
+    """Why the UTC bound is not the deciding source's own; empty where it is, or where UTC is unknown."""
+    if node.utc is None or node.utc.bound_ns is None:
+        return ""
+    if node.sources_contradict:
+        return ", covers all sources"
+    names = ", ".join(node.utc_narrowed_by)
+    return f", {'narrowed ' if knows_own_utc(node) else ''}by {names}" if names else ""
 
 
 def headline(node: NodeState) -> Text:

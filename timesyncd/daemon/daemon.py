@@ -25,7 +25,13 @@ from timesyncd.daemon.web_view import WebView
 from timesyncd.driver import AlarmSource, Runner, build_driver
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.findings.followers import identities
-from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions, utc_conditions
+from timesyncd.findings.node import (
+    agreement_conditions,
+    independence_conditions,
+    kernel_conditions,
+    path_conditions,
+    utc_conditions,
+)
 from timesyncd.findings.steering import Ptp4lSteering
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.clockbound import ClockBoundWriter, suspended_ns
@@ -81,7 +87,7 @@ class Daemon:
         self._epoch = clock_segment.Epoch(boot_id(), time_namespace())
         self._wake = asyncio.Event()
         self._parts = Parts()
-        self._ensemble = Ensemble({source.name: source.bounds.ensemble_settings() for source in config.source})
+        self._ensemble = Ensemble({source.name: source.ensemble_settings() for source in config.source})
         self._written_bound: ErrorBound | None = None
         self._suspended_ns = suspended_ns()
         self._source_names = [source.name for source in config.source]
@@ -293,6 +299,10 @@ class Daemon:
         if isinstance(reading, UtcSample):
             for id, evidence in utc_conditions(reading).items():
                 self._publisher.set_condition(id, reading.source, evidence)
+        for source, evidence in independence_conditions(
+            self._ensemble.refuted_independence, self._source_names
+        ).items():
+            self._publisher.set_condition("sources-not-independent", source, evidence)
         for (id, source), evidence in agreement_conditions(self._ensemble.agreement, self._source_names).items():
             self._publisher.set_condition(id, source, evidence)
 

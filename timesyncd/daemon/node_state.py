@@ -283,6 +283,8 @@ class NodeView:
                 "sources": [self._source(source.name, source.driver, now) for source in self._config.source],
                 "falsetickers": self._agreement.falsetickers if self._agreement else (),
                 "sources_contradict": self._agreement is not None and self._agreement.contradiction,
+                "utc_narrowed_by": self._agreement.narrowed_by if self._agreement else (),
+                "utc_dependent": self._agreement.dependent if self._agreement else (),
             }
         )
         changes: dict[str, object] = {"since_realtime_ns": self._since_ns(state.main_status, now)}

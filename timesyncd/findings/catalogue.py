@@ -194,7 +194,12 @@ CATALOGUE: dict[str, FindingKind] = {
     "sources-contradict": FindingKind(
         "critical",
         "the clock sources contradict each other, and there is no majority",
-        "find the wrong source, or add a third one; the UTC bound covers all of them meanwhile",
+        "find the wrong source, or add one that is independent of them; the UTC bound covers all of them meanwhile",
+    ),
+    "sources-not-independent": FindingKind(
+        "warning",
+        "sources that the configuration declares independent of each other share a cause of error",
+        "let one of them follow another clock, or remove the declaration (independent_of); it narrows no bound meanwhile",
     ),
     "refclock-not-declared": FindingKind(
         "warning",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from timesyncd.findings.catalogue import Judgement
 from timesyncd.findings.steering import unknown_discipline
 from timesyncd.messages.node import NodeState
+from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import ClockSample, KernelSample, UtcOrigin, UtcSample
 from timesyncd.units import duration_text
@@ -49,16 +52,35 @@ def kernel_conditions(sample: KernelSample, utc_offset_s: int | None) -> Conditi
 def agreement_conditions(agreement: Agreement | None, sources: list[str]) -> dict[tuple[str, str], str | None]:
     """The same by (id, source)."""
     false = agreement.falsetickers if agreement else ()
-    contradiction = agreement is not None and agreement.contradiction
     interval = f"{duration_text(agreement.low_ns)} to {duration_text(agreement.high_ns)}" if agreement else ""
     found: dict[tuple[str, str], str | None] = {}
     for name in sources:
         evidence = f"by the other sources the clock's error is {interval}" if name in false else None
         found["source-falseticker", name] = evidence
-        contradicts = contradiction and agreement is not None and name in agreement.sources
+        contradicts = agreement is not None and name in agreement.contradicting
         evidence = f"no majority; the bound covers all of them: {interval}" if contradicts else None
         found["sources-contradict", name] = evidence
     return found
+
+
+_SHARED = {
+    SharedCause.SAME_GRANDMASTER: "both follow one grandmaster",
+    SharedCause.SAME_PARENT: "both follow one parent clock",
+    SharedCause.SAME_PHC: "both measure one PTP hardware clock",
+    SharedCause.SAME_REFERENCE: "both daemons follow one reference",
+}
+
+
+def independence_conditions(
+    refuted: Mapping[str, tuple[str, SharedCause]], sources: list[str]
+) -> dict[str, str | None]:
+    """The evidence of `sources-not-independent` by source."""
+    return {
+        name: f"declared independent of {refuted[name][0]}, but {_SHARED[refuted[name][1]]}"
+        if name in refuted
+        else None
+        for name in sources
+    }
 
 
 def path_conditions(sample: ClockSample, path_minimum_ns: int) -> Conditions:

@@ -5,8 +5,9 @@ Selects the sources to believe, and computes the node's bound from their samples
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import NamedTuple
 
 from timesyncd.bound import ClockStatus, ErrorBound, Reason
@@ -33,6 +34,9 @@ from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, Por
 #: The programs that steer CLOCK_REALTIME and never slew an NTP daemon's offset away, as the kernel driver names them.
 PTP_STEERERS = frozenset({"phc2sys", "ptp4l"})
 
+#: The measured clock where ptp4l does not report which PHC it is.
+UNNAMED_PHC = "phc"
+
 #: Where two daemons poll a grandmaster, one of them counts until its last poll is older than the other's by this.
 POLLER_LOST_NS = 60_000_000_000
 
@@ -48,6 +52,16 @@ class EnsembleUpdate(NamedTuple):
     bound: ErrorBound | None
     phase_jump_ns: int | None = None
     source_bound: ErrorBound | None = None
+
+
+class SharedCause(StrEnum):
+    """Why two sources count as wrong together: the same clock is behind both, or none declares them independent."""
+
+    NOT_DECLARED = "not_declared"
+    SAME_GRANDMASTER = "same_grandmaster"
+    SAME_PARENT = "same_parent"
+    SAME_PHC = "same_phc"
+    SAME_REFERENCE = "same_reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +94,8 @@ class Ensemble:
         self._samples: dict[str, ClockSample] = {}
         self._parents: dict[str, ParentBound] = {}
         self._claims: dict[str, Claim] = {}
-        self._utc_only: set[str] = set()
+        self._ntp: dict[str, UtcSample] = {}
+        self._apart: dict[str, set[frozenset[str]]] = {}
         self._grandmasters: dict[str, _KnownGrandmaster] = {}
         self._vm_disruptions: int | None = None
         self._may_slew = True
@@ -155,10 +170,11 @@ class Ensemble:
         bound = self._bounds[reading.source] = without_implausible(
             utc_only_bound(reading, self._settings[reading.source])
         )
-        self._utc_only.add(reading.source)
+        self._ntp[reading.source] = reading
         self._claims.pop(reading.source, None)
         if bound.utc_hard.bound_ns is not None:
             self._claims[reading.source] = Claim(reading.as_of_ns, low_ns, high_ns, reading.growth_ppb)
+        self._apart[reading.source] = self._contradicted_by(reading)
         deciding = self.deciding_bound(reading.as_of_ns)
         return EnsembleUpdate(deciding and self._published(deciding, reading.as_of_ns), None, bound)
 
@@ -188,20 +204,87 @@ class Ensemble:
         boottime_ns = max(boottime_ns, bound.as_of_ns)
         if self.deciding_bound(boottime_ns) is not bound:
             return None
-        names = self._bounds if len(self._bounds) > 1 else ()
+        # The deciding source first: it speaks for the sources that may share a cause of error with it.
+        names = sorted(self._bounds, key=lambda name: self._bounds[name] is not bound) if len(self._bounds) > 1 else ()
         claims = {name: claim for name in names if (claim := self._claim_of(name, boottime_ns))}
-        others = [name for name in claims if self._bounds[name] is not bound]
-        self.agreement = agree(claims, boottime_ns) if others else None
-        if self.agreement is None:
+        if all(self._bounds[name] is bound for name in claims):
+            self.agreement = None
             return bound
-        return with_agreement(bound, self.agreement, boottime_ns, self._is_contradicted(bound))
+        groups = self._groups(list(claims))
+        apart = [pair for pairs in self._apart.values() for pair in pairs if pair <= claims.keys()]
+        agreement = agree(claims, boottime_ns, groups, apart)
+        dependent = tuple(groups[0][1:]) if self._bounds[groups[0][0]] is bound else ()
+        self.agreement = agreement = agreement._replace(dependent=dependent)
+        if len(groups) == 1 and not agreement.contradiction and self._bounds[groups[0][0]] is bound:
+            return bound
+        published = with_agreement(bound, agreement, boottime_ns, self._is_contradicted(bound))
+        own_ns = bound.utc_hard.at(max(0, published.as_of_ns - bound.as_of_ns))
+        if published is not bound and (own_ns is None or (published.utc_hard.bound_ns or 0) < own_ns):
+            others = tuple(name for name in agreement.ends if self._bounds[name] is not bound)
+            self.agreement = agreement._replace(narrowed_by=others)
+        return published
+
+    def _groups(self, names: Sequence[str]) -> list[list[str]]:
+        """
+        The sources in groups: between two groups all are independent of each other; within one they may share a cause
+        of error.
+        """
+        groups: list[list[str]] = []
+        for name in names:
+            joined = [group for group in groups if any(self.shared_cause(name, other) for other in group)]
+            groups = [group for group in groups if group not in joined]
+            groups.append(sorted([name, *(each for group in joined for each in group)], key=names.index))
+        return sorted(groups, key=lambda group: names.index(group[0]))
+
+    def shared_cause(self, one: str, other: str) -> SharedCause | None:
+        """
+        Why an error of the one source may be the other's, too; None: they are independent, by the configuration, and
+        nothing that they report refutes it.
+        """
+        if other not in self._settings[one].independent_of and one not in self._settings[other].independent_of:
+            return SharedCause.NOT_DECLARED
+        both_ptp, both_ntp = self._samples.keys() >= {one, other}, self._ntp.keys() >= {one, other}
+        if both_ptp:
+            return _shared_ptp(self._samples[one], self._samples[other])
+        if both_ntp and self._ntp[one].reference == self._ntp[other].reference:
+            return SharedCause.SAME_REFERENCE
+        return None
+
+    @property
+    def refuted_independence(self) -> dict[str, tuple[str, SharedCause]]:
+        """By source: a source of which it is declared independent, and the cause that the two share all the same."""
+        found: dict[str, tuple[str, SharedCause]] = {}
+        for name, settings in self._settings.items():
+            for other in sorted(settings.independent_of & self._bounds.keys()):
+                cause = self.shared_cause(name, other) if name in self._bounds else None
+                if cause is not None:
+                    found.setdefault(name, (other, cause))
+        return found
+
+    def _contradicted_by(self, reading: UtcSample) -> set[frozenset[str]]:
+        """
+        The PTP sources whose claims exclude what the NTP daemon knew at its reading. A later claim of it spans all
+        that the daemon may slew, and hides that.
+        """
+        if reading.source not in self._claims:
+            return set()
+        low_ns, high_ns = reading.offset_ns - reading.error_ns, reading.offset_ns + reading.error_ns
+        found = set()
+        for name in self._samples:
+            claim = self._claim_of(name, reading.as_of_ns)
+            if claim is not None and name not in self._ntp:
+                then = claim.at(reading.as_of_ns)
+                if high_ns < then.low_ns or then.high_ns < low_ns:
+                    found.add(frozenset((reading.source, name)))
+        return found
 
     def _is_contradicted(self, bound: ErrorBound) -> bool:
         """Whether the source of this bound is a falseticker, or no majority exists."""
         agreement = self.agreement
         if agreement is None:
             return False
-        return agreement.contradiction or any(self._bounds[name] is bound for name in agreement.falsetickers)
+        names = (*agreement.contradicting, *agreement.falsetickers)
+        return any(name in self._bounds and self._bounds[name] is bound for name in names)
 
     def _claim_of(self, source: str, boottime_ns: int) -> Claim | None:
         bound = self._bounds[source]
@@ -257,7 +340,7 @@ class Ensemble:
             bound = self._bounds.get(name)
             if bound is None or not _is_valid(bound, boottime_ns):
                 continue
-            if name not in self._utc_only:
+            if name not in self._ntp:
                 return bound
             if ntp is None or ntp.utc_hard.bound_ns is None:
                 ntp = bound
@@ -370,10 +453,22 @@ class Ensemble:
             self._phc_links.pop(sample.clock, None)
             self._phc_memories[sample.clock].interrupt()
         self._claims.pop(source, None)
+        self._apart.pop(source, None)
         last = self._bounds.pop(source, None)
         if last is None:
             return EnsembleUpdate(None)
         return EnsembleUpdate(invalidated(last, reason, ClockStatus.DISRUPTED))
+
+
+def _shared_ptp(one: ClockSample, other: ClockSample) -> SharedCause | None:
+    """Two unknown identities may be one clock's."""
+    if one.grandmaster_identity is None or one.grandmaster_identity == other.grandmaster_identity:
+        return SharedCause.SAME_GRANDMASTER
+    if one.parent_identity is None or one.parent_identity == other.parent_identity:
+        return SharedCause.SAME_PARENT
+    clocks = {one.clock, other.clock}
+    is_one_phc = "realtime" not in clocks and (len(clocks) == 1 or UNNAMED_PHC in clocks)
+    return SharedCause.SAME_PHC if is_one_phc else None
 
 
 def _change(last: ClockSample | ErrorBound, new: ClockSample) -> Reason | None:

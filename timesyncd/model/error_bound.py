@@ -123,11 +123,15 @@ def utc_seconds_removed(sample: ClockSample, settings: SourceSettings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleSettings:
-    """One source's assumptions, and the ages at which its bound enters HOLDOVER and expires."""
+    """
+    One source's assumptions, the ages at which its bound enters HOLDOVER and expires, and the sources that share no
+    cause of error with it, by the operator's word.
+    """
 
     source: SourceSettings = field(default_factory=SourceSettings)
     holdover_after_ns: int = DEFAULT_HOLDOVER_AFTER_NS
     void_after_ns: int = DEFAULT_VOID_AFTER_NS
+    independent_of: frozenset[str] = frozenset()
 
 
 def system_clock_bound(

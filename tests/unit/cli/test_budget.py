@@ -168,11 +168,30 @@ def test_several_sources_of_utc_are_classified() -> None:
 
 
 def test_an_intersection_is_no_sum() -> None:
-    """With several sources of UTC no terms lead from the grandmaster's bound to that against UTC."""
-    node = state(HARDWARE, utc_status="SYNCHRONIZED", sources=[source("a", 10), source("b", 10)])
+    """Where a source narrows UTC, no terms lead from the grandmaster's bound to it, and the line names that source."""
+    sources = [source("a", 10, "ptp"), source("b", 10)]
+    node = state(HARDWARE, utc_status="SYNCHRONIZED", sources=sources, utc_narrowed_by=["b"])
 
     assert [line.name for line in reference_lines(node)] == ["parent", "grandmaster"]
-    assert current_bound_lines(node)[-1].what == "intersection of 2 sources"
+    assert current_bound_lines(node)[-1].what == "narrowed by b"
+
+
+def test_a_dependent_source_leaves_the_sum() -> None:
+    """It narrows nothing, so the grandmaster's own error leads to the bound against UTC."""
+    sources = [source("a", 10, "ptp"), source("b", 10)]
+    node = state(HARDWARE, utc_status="SYNCHRONIZED", sources=sources, utc_dependent=["b"])
+
+    assert [line.name for line in reference_lines(node)][-2:] == ["grandmaster's own", "UTC"]
+    assert current_bound_lines(node)[-1].what == ""
+    assert selection_of(node.sources[1], node) == "dependent"
+
+
+def test_the_hull_of_contradicting_sources_is_named() -> None:
+    """It is wide because nobody can say which of them is right."""
+    sources = [source("a", 10, "ptp"), source("b", 10)]
+    node = state(HARDWARE, utc_status="SYNCHRONIZED", sources=sources, sources_contradict=True)
+
+    assert current_bound_lines(node)[-1].what == "covers all sources"
 
 
 def test_utc_of_another_source_is_no_sum() -> None:

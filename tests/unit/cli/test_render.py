@@ -242,6 +242,28 @@ def test_a_node_synchronized_by_ntp_shows_utc() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("own_ns", "more", "line"),
+    [
+        (90_000, {"utc_narrowed_by": ["ntp"]}, "UTC         +-80.0 us, narrowed by ntp"),
+        (None, {"utc_narrowed_by": ["ntp"]}, "UTC         +-80.0 us, by ntp"),
+        (90_000, {"sources_contradict": True}, "UTC         +-80.0 us, covers all sources"),
+        (70_000, {}, "UTC         +-80.0 us"),
+    ],
+)
+def test_a_utc_bound_that_is_not_the_grandmaster_s_gives_its_reason(
+    own_ns: int | None, more: dict[str, Any], line: str
+) -> None:
+    """The source that makes it narrower is named."""
+    sources = [
+        source(kind="ptp", utc=bound(own_ns), age_ns=1),
+        source("ntp", driver="chrony", kind="utc", utc=bound(70_000), age_ns=1),
+    ]
+    printed = shown(answer(node(utc=bound(70_000), utc_status="SYNCHRONIZED", sources=sources, **more)))
+
+    assert line in printed
+
+
 def test_other_nodes_synchronized_by_ntp() -> None:
     """The list of nodes shows their status and bound against UTC."""
     printed = shown(answer(nodes=[node(), node("node-n", **NTP), unknown("node-x")]))

@@ -484,13 +484,21 @@ def test_the_state_names_falsetickers_and_contradictions(lab: ViewLab, view: Nod
     """Falsetickers by name, a contradiction as such, and neither where one source alone knows UTC."""
     view.update(Observation(None, agreement=Agreement(0, 1, 1, falsetickers=("ntp",))))
     named = view.node_state(after(0))
-    view.update(Observation(None, agreement=Agreement(0, 1, 1, contradiction=True)))
+    view.update(Observation(None, agreement=Agreement(0, 1, 1, contradicting=("ptp", "ntp"))))
     contradicted = view.node_state(after(0))
     view.update(Observation(None))
     alone = view.node_state(after(0))
 
     assert [state.falsetickers for state in (named, contradicted, alone)] == [["ntp"], [], []]
     assert [state.sources_contradict for state in (named, contradicted, alone)] == [False, True, False]
+
+
+def test_the_state_names_what_narrows_utc_and_what_may_not(lab: ViewLab, view: NodeView) -> None:
+    """The reason of a UTC bound that is narrower than the grandmaster's."""
+    view.update(Observation(None, agreement=Agreement(0, 1, 1, narrowed_by=("ntp",), dependent=("ntp-2",))))
+    state = view.node_state(after(0))
+
+    assert (state.utc_narrowed_by, state.utc_dependent) == (["ntp"], ["ntp-2"])
 
 
 def test_the_state_carries_the_terms_of_the_bound(lab: ViewLab) -> None:

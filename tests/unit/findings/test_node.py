@@ -13,12 +13,14 @@ from timesyncd.daemon.node_state import NO_SOURCE
 from timesyncd.findings.catalogue import CATALOGUE, Judgement
 from timesyncd.findings.node import (
     agreement_conditions,
+    independence_conditions,
     kernel_conditions,
     path_conditions,
     state_findings,
     utc_conditions,
 )
 from timesyncd.messages.node import NodeState, SourceState
+from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import KernelSample, UtcOrigin, UtcSample
 
@@ -102,7 +104,7 @@ def test_a_falseticker_is_a_finding_of_that_source_only() -> None:
 
 def test_a_contradiction_is_a_finding_of_every_source() -> None:
     """It is undecidable which is wrong."""
-    found = agreement_conditions(AGREED._replace(contradiction=True, sources=("a", "b")), ["a", "b", "kernel"])
+    found = agreement_conditions(AGREED._replace(contradicting=("a", "b"), sources=("a", "b")), ["a", "b", "kernel"])
     evidence = "no majority; the bound covers all of them: -1.50 us to 2.50 ms"
 
     assert [found["sources-contradict", name] for name in ("a", "b", "kernel")] == [evidence, evidence, None]
@@ -124,6 +126,19 @@ def test_a_reference_clock_that_is_not_declared_is_a_finding(origin: UtcOrigin) 
     evidence = "chronyd follows GPS" if origin is UtcOrigin.REFCLOCK else None
 
     assert utc_conditions(sample)["refclock-not-declared"] == evidence
+
+
+def test_a_refuted_declaration_is_a_finding_of_its_source() -> None:
+    """It names the other source and the clock that both have in common."""
+    found = independence_conditions({"spare": ("ptp", SharedCause.SAME_GRANDMASTER)}, ["ptp", "spare"])
+
+    assert found == {"ptp": None, "spare": "declared independent of ptp, but both follow one grandmaster"}
+
+
+@pytest.mark.parametrize("cause", [each for each in SharedCause if each is not SharedCause.NOT_DECLARED])
+def test_every_shared_cause_has_its_evidence(cause: SharedCause) -> None:
+    """One that nobody declared refutes nothing."""
+    assert independence_conditions({"a": ("b", cause)}, ["a"])["a"]
 
 
 def test_a_port_that_receives_no_announce_is_a_finding() -> None:

@@ -52,7 +52,7 @@ def test_two_that_contradict_each_other_leave_the_hull() -> None:
     ptp, ntp = Claim(0, -1_000, 2_000, 10), Claim(0, 5_000_000, 6_000_000, 30)
 
     assert agree({"ptp": ptp, "ntp": ntp}, 0) == Agreement(
-        -1_000, 6_000_000, 30, contradiction=True, sources=("ptp", "ntp")
+        -1_000, 6_000_000, 30, contradicting=("ptp", "ntp"), sources=("ptp", "ntp"), ends=("ptp", "ntp")
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from clock_lab import Lab
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import GRANDMASTER_IDENTITY, HEALTHY
+from samples import GRANDMASTER_IDENTITY, HEALTHY, nth
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S
@@ -105,14 +105,26 @@ def test_a_frequency_reading_does_not_restore_an_invalidated_bound() -> None:
 
 def test_an_ntp_daemon_may_slew_its_offset_away_at_any_moment() -> None:
     """
-    All between its offset and none is its claim: what it knows to be 50 ms off it may have stepped by the next moment.
+    All between its offset and none is its claim: what it knows to be 50 ms off it may have slewed by the next moment.
+    """
+    lab, ensemble = three()
+    minute(lab, ensemble, ptp_off_ns=50_000_000, spare_off_ns=50_000_000, ntp_off_ns=50_000_000)
+    ensemble.accept(lab_sample(lab))
+
+    assert ensemble.agreement is not None
+    assert ensemble.agreement.falsetickers == ()
+
+
+def test_what_an_ntp_daemon_knew_at_its_reading_counts() -> None:
+    """
+    It was 50 ms off PTP then; that it may slew does not make the two agree.
     """
     lab, ensemble = three()
     minute(lab, ensemble)
     ensemble.accept(ntp(lab, 50_000_000))
 
     assert ensemble.agreement is not None
-    assert ensemble.agreement.falsetickers == ()
+    assert ensemble.agreement.falsetickers == ("ntp",)
 
 
 def test_an_event_between_two_readings_invalidates_the_sample() -> None:
@@ -232,19 +244,30 @@ def test_ntp_alone_gives_utc_and_no_grandmaster() -> None:
 
 
 def three() -> tuple[Lab, Ensemble]:
-    """Two PTP sources and one of NTP."""
-    lab = Lab()
-    return lab, Ensemble({name: EnsembleSettings() for name in ("ptp", "spare", "ntp")})
+    """Two PTP sources and one of NTP, each declared independent of the others."""
+    return Lab(), independent("ptp", "spare", "ntp")
 
 
-def minute(lab: Lab, ensemble: Ensemble, ptp_off_ns: int = 0, spare_off_ns: int = 0) -> ErrorBound:
+def independent(*names: str) -> Ensemble:
+    return Ensemble({name: EnsembleSettings(independent_of=frozenset(names) - {name}) for name in names})
+
+
+#: What the second PTP source follows.
+SPARE: dict[str, Any] = {
+    "source": "spare",
+    "grandmaster_identity": "aabbcc.fffe.000001",
+    "parent_identity": "aabbcc.fffe.000001",
+}
+
+
+def minute(lab: Lab, ensemble: Ensemble, ptp_off_ns: int = 0, spare_off_ns: int = 0, ntp_off_ns: int = 0) -> ErrorBound:
     """Each source once a second; some are off."""
     bound = None
     for _ in range(65):
         sample = lab_sample(lab)
         off = replace(sample, offset_ns=sample.offset_ns + ptp_off_ns)
-        spare = replace(sample, source="spare", offset_ns=sample.offset_ns + spare_off_ns)
-        for reading in (spare, ntp(lab), off):
+        spare = replace(sample, **SPARE, offset_ns=sample.offset_ns + spare_off_ns)
+        for reading in (spare, ntp(lab, ntp_off_ns), off):
             bound = ensemble.accept(reading).bound or bound
     assert bound is not None
     return bound
@@ -261,6 +284,7 @@ def test_sources_that_agree_narrow_utc_together() -> None:
     assert own is not None
     assert (bound.utc_hard.bound_ns or 0) < (own.utc_hard.bound_ns or 0)
     assert ensemble.agreement is not None and ensemble.agreement.falsetickers == ()
+    assert ensemble.agreement.narrowed_by == ("spare",)
     assert bound.gm_hard == own.gm_hard
 
 
@@ -317,13 +341,133 @@ def test_a_source_that_is_right_with_one_of_two_is_not_believed_alone() -> None:
     lab, ensemble = three()
     for _ in range(65):
         sample = lab_sample(lab)
-        farther = replace(sample, source="spare", offset_ns=sample.offset_ns + 1_500_000)
+        farther = replace(sample, **SPARE, offset_ns=sample.offset_ns + 1_500_000)
         for reading in (farther, ntp(lab, 800_000, error_ns=795_000), sample):
             bound = ensemble.accept(reading).bound
 
     assert bound is not None and ensemble.agreement is not None
     assert ensemble.agreement.falsetickers == () and not ensemble.agreement.contradiction
     assert (bound.utc_hard.bound_ns or 0) >= 1_500_000
+
+
+@pytest.mark.parametrize(
+    ("spare", "cause"),
+    [
+        ({"grandmaster_identity": HEALTHY.grandmaster_identity}, "same_grandmaster"),
+        ({"parent_identity": HEALTHY.parent_identity}, "same_parent"),
+        ({}, None),
+    ],
+)
+def test_a_declaration_that_the_sources_refute_does_not_count(spare: dict[str, Any], cause: str | None) -> None:
+    """
+    Two ports that follow one grandmaster share its error, whatever the configuration says.
+    """
+    lab, ensemble = Lab(), independent("ptp", "spare")
+    for _ in range(65):
+        sample = lab_sample(lab)
+        ensemble.accept(replace(sample, **SPARE | spare))
+        bound = ensemble.accept(replace(sample, offset_ns=sample.offset_ns + 5_000)).bound
+    own = ensemble.source_bound("ptp")
+
+    assert bound is not None and own is not None
+    assert (bound.utc_hard == own.utc_hard) is (cause is not None)
+    assert ensemble.refuted_independence == (
+        {} if cause is None else {"ptp": ("spare", cause), "spare": ("ptp", cause)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("clocks", "cause"),
+    [
+        (("phc:0", "phc:0"), "same_phc"),
+        (("phc", "phc:0"), "same_phc"),
+        (("phc:0", "phc:1"), None),
+        (("realtime", "phc:0"), None),
+    ],
+)
+def test_two_that_measure_one_phc_share_its_errors(clocks: tuple[str, str], cause: str | None) -> None:
+    """
+    A PHC that ptp4l does not name may be the other's.
+    """
+    ensemble = independent("ptp", "spare")
+    for index in range(12):
+        ensemble.accept(nth(index, clock=clocks[0]))
+        ensemble.accept(nth(index, clock=clocks[1], **SPARE))
+
+    assert ensemble.shared_cause("ptp", "spare") == cause
+
+
+def test_two_ntp_daemons_of_one_reference_share_its_errors() -> None:
+    """
+    Also where the configuration declares them independent.
+    """
+    ensemble = independent("ntp", "ntp-2")
+    for name, reference in (("ntp", "10.0.0.1"), ("ntp-2", "10.0.0.1")):
+        ensemble.accept(ntp(Lab(), source=name, reference=reference))
+    together = ensemble.shared_cause("ntp", "ntp-2")
+    ensemble.accept(ntp(Lab(), source="ntp-2", reference="10.0.0.2"))
+
+    assert (together, ensemble.shared_cause("ntp", "ntp-2")) == ("same_reference", None)
+
+
+def test_a_group_is_all_that_may_share_a_cause() -> None:
+    """
+    NTP is independent of one PTP source and not of the other, with which that one shares a grandmaster.
+    """
+    settings = {"ptp": {"ntp"}, "spare": set[str](), "ntp": {"ptp"}}
+    ensemble = Ensemble({name: EnsembleSettings(independent_of=frozenset(of)) for name, of in settings.items()})
+    lab = Lab()
+    bound = minute(lab, ensemble, ptp_off_ns=5_000)
+    own = ensemble.source_bound("ptp")
+
+    assert own is not None
+    assert bound.utc_hard == own.utc_hard
+
+
+def undeclared(other_error_ns: int, off_ns: int = 0) -> tuple[Ensemble, ErrorBound]:
+    """PTP and NTP of which the configuration says nothing, after a minute."""
+    lab, ensemble = Lab(), Ensemble({"ptp": EnsembleSettings(), "ntp": EnsembleSettings()})
+    bound = None
+    for _ in range(65):
+        ensemble.accept(ntp(lab, off_ns, error_ns=other_error_ns))
+        bound = ensemble.accept(lab_sample(lab)).bound
+    assert bound is not None
+    return ensemble, bound
+
+
+def test_a_source_that_is_not_shown_independent_narrows_nothing() -> None:
+    """
+    It may follow the same clock, and repeat that clock's error with a smaller bound.
+    """
+    ensemble, bound = undeclared(other_error_ns=100)
+    own = ensemble.source_bound("ptp")
+
+    assert own is not None
+    assert (bound.utc_hard, bound.utc_stat) == (own.utc_hard, own.utc_stat)
+
+
+def test_a_source_that_is_not_shown_independent_may_contradict() -> None:
+    """
+    Whatever they share, both cannot be right.
+    """
+    _, bound = undeclared(other_error_ns=100, off_ns=50_000_000)
+
+    assert (bound.utc_hard.bound_ns or 0) >= 50_000_000
+
+
+def test_two_that_may_share_a_cause_do_not_outvote_a_third() -> None:
+    """
+    Two NTP sources of one server are one witness: the interval covers them and the one that they contradict.
+    """
+    lab, ensemble = Lab(), Ensemble({name: EnsembleSettings() for name in ("ptp", "ntp", "ntp-2")})
+    for _ in range(65):
+        for name in ("ntp", "ntp-2"):
+            ensemble.accept(ntp(lab, 50_000_000, error_ns=1_000, source=name))
+        bound = ensemble.accept(lab_sample(lab)).bound
+
+    assert bound is not None and ensemble.agreement is not None
+    assert (ensemble.agreement.falsetickers, ensemble.agreement.contradiction) == ((), True)
+    assert ensemble.agreement.low_ns <= lab.true_ns <= 50_000_000 <= ensemble.agreement.high_ns
 
 
 def test_a_coasting_source_claims_its_current_interval() -> None:

@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.selection import Agreement, Claim, agree
+from timesyncd.model import selection
+from timesyncd.model.selection import Agreement, Claim
 
 
 def claim(low_ns: int, high_ns: int, growth_ppb: int = 0, as_of_ns: int = 0) -> Claim:
@@ -28,8 +29,14 @@ def agreed(
     falsetickers: tuple[str, ...] = (),
     contradiction: bool = False,
 ) -> Agreement:
-    """Of all of these."""
-    return Agreement(low_ns, high_ns, growth_ppb, falsetickers, contradiction, tuple(names))
+    """Of all of these; which of them give the ends is not compared."""
+    everyone = tuple(names)
+    return Agreement(low_ns, high_ns, growth_ppb, falsetickers, everyone if contradiction else (), everyone)
+
+
+def agree(claims: Mapping[str, Claim], boottime_ns: int) -> Agreement:
+    """The agreement of independent sources."""
+    return selection.agree(claims, boottime_ns)._replace(ends=())
 
 
 INTERVALS = st.tuples(st.integers(-20, 20), st.integers(0, 15)).map(lambda each: (each[0], each[0] + each[1]))
@@ -136,6 +143,55 @@ def test_claims_grow_to_one_moment_before_they_are_compared() -> None:
     assert claims["old"].at(NS_PER_S // 2) == claim(-1, 11, 1, NS_PER_S // 2)
     assert claims["new"].at(NS_PER_S) == claim(-11, -1, 3, NS_PER_S)
     assert agree(claims, NS_PER_S) == agreed(claims, -1, -1, 3)
+
+
+@given(st.lists(INTERVALS, min_size=1, max_size=6), st.integers(1, 6))
+def test_sources_that_may_share_a_cause_never_narrow_each_other(intervals: list[tuple[int, int]], first: int) -> None:
+    """
+    In one group the interval contains the first one's whole claim, and where they contradict each other all claims.
+    """
+    claims = named(*intervals)
+    order = [*claims][first % len(claims) :] + [*claims][: first % len(claims)]
+    found = selection.agree(claims, 0, [order])
+    together = max(low for low, _ in intervals) <= min(high for _, high in intervals)
+    contained = [claims[order[0]]] if together else list(claims.values())
+
+    assert all(found.low_ns <= each.low_ns and each.high_ns <= found.high_ns for each in contained)
+    assert found.contradicting == (() if together else tuple(claims))
+    assert found.falsetickers == ()
+
+
+def test_a_group_has_one_vote() -> None:
+    """
+    Three that may share a cause are outvoted by two independent ones, and named together.
+    """
+    claims = named((0, 1), (0, 1), (0, 1), (5, 9), (6, 12))
+    found = selection.agree(claims, 0, [["s0", "s1", "s2"], ["s3"], ["s4"]])
+
+    assert (found.low_ns, found.high_ns, found.falsetickers) == (6, 9, ("s0", "s1", "s2"))
+    assert (found.ends, found.contradicting) == (("s3", "s4"), ())
+
+
+@pytest.mark.parametrize("groups", [[["s0"], ["s1"]], [["s0", "s1"]], [["s0", "s2"], ["s1"]]])
+def test_claims_that_overlap_now_may_have_been_apart_before(groups: list[list[str]]) -> None:
+    """
+    An NTP daemon's claim spans what it may slew; at the moment of its reading it contradicted the other one.
+    """
+    claims = {name: each for name, each in named((0, 2), (1, 50), (0, 60)).items() if any(name in g for g in groups)}
+    found = selection.agree(claims, 0, groups, [frozenset({"s0", "s1"})])
+
+    assert (found.low_ns, found.high_ns) == (0, max(each.high_ns for each in claims.values()))
+    assert found.contradiction
+
+
+def test_one_that_was_apart_from_a_majority_is_the_falseticker() -> None:
+    """
+    Its claim overlaps theirs only by what it may slew.
+    """
+    claims = named((0, 2), (0, 3), (1, 50))
+    found = selection.agree(claims, 0, None, [frozenset({"s0", "s2"}), frozenset({"s1", "s2"})])
+
+    assert (found.low_ns, found.high_ns, found.falsetickers) == (0, 2, ("s2",))
 
 
 def test_no_claim_is_an_error() -> None:

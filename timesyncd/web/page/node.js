@@ -48,7 +48,8 @@ export class NodeCard {
     put(at("since"), state.inStatusMs === null ? "" : `for ${elapsedText(state.inStatusMs)}, ${sinceText(node, state)}`);
     put(at("reason"), reasonText(node, state), "quiet");
     const utc = state.utcNs === null ? `no bound: ${node.utc?.reason || "unknown"}` : bound(state.utcNs);
-    put(at("utc"), state.isUtcOnly || state.mainStatus === NO_CLOCK ? "" : `UTC ${state.utcStatus}, ${utc}`, "quiet");
+    const utcText = `UTC ${state.utcStatus}, ${utc}${state.utcNs === null ? "" : utcNote(node)}`;
+    put(at("utc"), state.isUtcOnly || state.mainStatus === NO_CLOCK ? "" : utcText, "quiet");
   }
 
   renderSources(node) {
@@ -78,6 +79,12 @@ function referenceText(node, state) {
   if (node.gm?.reason_code === "no_announce") return "grandmaster unknown: no Announce";
   if (!node.grandmaster_identity) return "no grandmaster";
   return `to grandmaster ${node.grandmaster ? `${node.grandmaster} (${node.grandmaster_identity})` : node.grandmaster_identity}`;
+}
+
+/** Why the UTC bound is not the grandmaster's. */
+function utcNote(node) {
+  if (node.sources_contradict) return ", covers all sources";
+  return node.utc_narrowed_by?.length ? `, by ${node.utc_narrowed_by.join(", ")}` : "";
 }
 
 const sinceText = (node, state) =>
