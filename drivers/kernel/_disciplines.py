@@ -10,16 +10,12 @@ from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.kernel._programs import (
-    COMMS,
     PROGRAMS,
     REALTIME,
     Phc2sysCommand,
     Process,
-    options,
     program_of,
 )
-
-__all__ = ["COMMS", "Process", "options"]
 
 SCAN_EVERY_NS = 30 * NS_PER_S
 MIN_SCAN_INTERVAL_NS = 5 * NS_PER_S

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from timesyncd.clocks import Clocks, SystemClocks
 from timesyncd.drivers.kernel._disciplines import (
-    COMMS,
     Disciplines,
     ProcessScanner,
     disciplines,
@@ -26,6 +25,7 @@ from timesyncd.drivers.kernel._disciplines import (
 )
 from timesyncd.drivers.kernel._machine import STA_DEL, STA_INS, STA_UNSYNC, TIME_WAIT, Machine, Timex, to_ppb
 from timesyncd.drivers.kernel._movement import MovementDetector
+from timesyncd.drivers.kernel._programs import COMMS
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import KernelSample, Reading
 

@@ -14,8 +14,9 @@ from typing import Annotated, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Clocks, SystemClocks, real_minus_boot_ns
-from timesyncd.drivers.kernel._disciplines import Process, ProcessScanner, may_steer_between
+from timesyncd.drivers.kernel._disciplines import ProcessScanner, may_steer_between
 from timesyncd.drivers.kernel._machine import Machine, to_ppb
+from timesyncd.drivers.kernel._programs import Process
 from timesyncd.drivers.phc._device import PhcDevice, phc_index
 from timesyncd.drivers.phc._ioctl import MAX_READINGS, shortest
 from timesyncd.errors import SourceError, Unreachable

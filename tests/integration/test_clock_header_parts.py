@@ -12,8 +12,7 @@ from c_header import ALL_OF_TIME, COMPILERS, EPOCH, HEADER, REFERENCES, bound_no
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Reference, unbounded
-from timesyncd.client.clock import interval_now
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Reference, interval_now, unbounded
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.ipc import clock_segment, seqlock
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.drivers.kernel._disciplines import COMMS, Process, disciplines, find_processes
+from timesyncd.drivers.kernel._disciplines import disciplines, find_processes
 from timesyncd.drivers.kernel._machine import Machine, system_timex
+from timesyncd.drivers.kernel._programs import COMMS, Process
 from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions
 from timesyncd.drivers.phc._device import phc_index
 from timesyncd.drivers.phc.phc import Phc, PhcOptions

@@ -17,8 +17,6 @@ from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, boot_id, time_namespac
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.seqlock import GENERATION, SegmentReader
 
-__all__ = ["Clock", "interval_now"]
-
 _SYNCHRONIZED = ClockStatus.SYNCHRONIZED
 _GRANDMASTER = Reference.GRANDMASTER
 _UTC = Reference.UTC

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference
-from timesyncd.client.clock import interval_now
+from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference, interval_now
 from timesyncd.clocks import Moment
 from timesyncd.config import Config
 from timesyncd.daemon.source_states import ClockReading, measured

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, Term, unbounded
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, Term, interval_now, unbounded
 from timesyncd.client import Clock
-from timesyncd.client.clock import interval_now
 from timesyncd.clocks import NS_PER_S, SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.ipc import clock_segment, seqlock
 

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, unbounded
-from timesyncd.client.clock import interval_now
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, interval_now, unbounded
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
 from timesyncd.errors import ConfigError
 from timesyncd.ipc import clockbound

@@ -9,17 +9,15 @@ import pytest
 from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.kernel import _disciplines
 from timesyncd.drivers.kernel._disciplines import (
-    COMMS,
     MIN_SCAN_INTERVAL_NS,
     SCAN_EVERY_NS,
     Disciplines,
-    Process,
     ProcessScanner,
     disciplines,
     find_processes,
     may_steer_between,
-    options,
 )
+from timesyncd.drivers.kernel._programs import COMMS, Process, options
 
 pytestmark = pytest.mark.disable_socket
 
