@@ -1,5 +1,5 @@
 """
-How long a chart of a day takes out of a store of ten million samples: `history.series`, as the page asks for it, beside the smallest and the
+How long a chart of a day takes out of a store of ten million samples: `series.series`, as the page asks for it, beside the smallest and the
 largest value of the day's raw rows by the standard library alone. Goal: under 50 ms.
 
 The store is made once, in a temporary folder: 8 samples a second up to now, and roll-ups as the store makes them.
@@ -19,7 +19,7 @@ from pathlib import Path
 from store_write import SAMPLE
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.store import history
+from timesyncd.store import series as store_series
 from timesyncd.store.engine import StoreLocation, migrate
 from timesyncd.store.rows import CLOCK_COLUMNS, clock_values
 
@@ -77,8 +77,8 @@ def main() -> None:
             fill(connection, number, until_ns)
             print(f"{number:,} samples stored in {time.perf_counter() - began:.0f} s")
             span = (until_ns - DAY_NS, until_ns)
-            chart = history.series(location, "n1", "ptp", "offset_ns", *span)
-            chart_ms = median_ms(lambda: history.series(location, "n1", "ptp", "offset_ns", *span))
+            chart = store_series.series(location, "n1", "ptp", "offset_ns", *span)
+            chart_ms = median_ms(lambda: store_series.series(location, "n1", "ptp", "offset_ns", *span))
             base_ms = median_ms(lambda: connection.execute(EXTREMES, span).fetchone())
             print(f"a day's chart, {len(chart):,} records: {chart_ms:.1f} ms")
             print(f"  min and max over the day's raw rows: {base_ms:.1f} ms; ratio {chart_ms / base_ms:.3f}")

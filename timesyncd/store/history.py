@@ -19,7 +19,6 @@ from timesyncd.errors import ConfigError
 from timesyncd.sample import CHANGES, ClockSample, ClockState, NoSample, NoSampleCause, PortState
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.index_scans import source_names
-from timesyncd.store.series import rollup_sources, series
 from timesyncd.store.tables import (
     SLOW,
     alarm_event,
@@ -33,20 +32,6 @@ from timesyncd.store.tables import (
     time_error,
     utc_sample,
 )
-
-__all__ = [
-    "Kind",
-    "Record",
-    "cloud_events",
-    "events",
-    "last_locked",
-    "rollup_sources",
-    "samples",
-    "series",
-    "sources",
-    "time_error_envelope",
-    "time_errors",
-]  # fmt: skip
 
 Kind = Literal["clock", "phc", "utc", "kernel", "grandmaster", "event", "gap", "alarm", "time_error"]
 Record = dict[str, Any]

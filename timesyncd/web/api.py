@@ -22,6 +22,7 @@ from timesyncd.messages.fleet import NODE_PATH, AlignmentState, CloudEvent, Flee
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState
 from timesyncd.store import history
+from timesyncd.store import series as store_series
 from timesyncd.store.engine import StoreLocation
 from timesyncd.web.auth import GRANT
 from timesyncd.web.query import (
@@ -325,7 +326,7 @@ async def series(request: web.Request, query: HistoryQuery) -> web.Response:
     node, span = query.node or request.app[VIEW].node().node, query.span_ns(DAY_NS, time.time_ns())
 
     def read(place: StoreLocation) -> Page:
-        points = history.series(place, node, query.source, query.quantity, *span)
+        points = store_series.series(place, node, query.source, query.quantity, *span)
         return [HistoryPoint.model_validate(point) for point in points], None
 
     return await _read_list(request, read)
@@ -335,7 +336,7 @@ async def sources(request: web.Request, query: HistorySourcesQuery) -> web.Respo
     node = query.node or request.app[VIEW].node().node
 
     def read(place: StoreLocation) -> Page:
-        known = history.rollup_sources(place, node)
+        known = store_series.rollup_sources(place, node)
         return [
             HistorySource(node=node, source=source, quantity=quantity)
             for source, quantities in known.items()

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import history
+from timesyncd.store import series as store_series
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.tables import event, incarnation, phc_sample, rollup
 
@@ -60,7 +61,7 @@ class Lab:
 
     def series(self, since_ns: int, until_ns: int, max_rows: int = 100, node: str = "n1") -> list[tuple[int, int, int]]:
         """Of each record where it begins after START_NS in s, its span in s, and its largest value."""
-        found = history.series(
+        found = store_series.series(
             self.location, node, "nic", "offset_ns", START_NS + since_ns, START_NS + until_ns, max_rows
         )
         return [((one["realtime_ns"] - START_NS) // NS_PER_S, one["span_s"], one["maximum"]) for one in found]
@@ -75,7 +76,7 @@ def lab(location: StoreLocation) -> Iterator[Lab]:
 def test_few_samples_are_drawn_as_they_are(lab: Lab) -> None:
     """Within the span, oldest first, each a record of its own."""
     lab.samples((0, 5), (NS_PER_S, -7), (2 * NS_PER_S, 9))
-    [first, *_] = history.series(lab.location, "n1", "nic", "offset_ns", START_NS, START_NS + HOUR_NS)
+    [first, *_] = store_series.series(lab.location, "n1", "nic", "offset_ns", START_NS, START_NS + HOUR_NS)
 
     assert lab.series(0, 2 * NS_PER_S) == [(0, 0, 5), (1, 0, -7)]
     assert first == {"realtime_ns": START_NS, "span_s": 0, "count": 1} | dict.fromkeys(
@@ -147,7 +148,7 @@ def test_joined_hours_are_whole_records(lab: Lab) -> None:
         rollup, [key | dict(zip(names, of, strict=True)) | when for (_, *of), when in zip(hours, at, strict=True)]
     )
     span = (start_ns, start_ns + 3 * HOUR_NS, 1)
-    found = [history.series(lab.location, "n1", "nic", quantity, *span) for quantity in ("a", "b")]
+    found = [store_series.series(lab.location, "n1", "nic", quantity, *span) for quantity in ("a", "b")]
 
     assert found == [
         [
@@ -165,7 +166,7 @@ def test_no_chart_has_many_records(lab: Lab, span_ns: int) -> None:
     lab.rolled(60, 0, 5_000)
     lab.samples(*((second * NS_PER_S, second) for second in range(5_000)))
 
-    assert 0 < len(history.series(lab.location, "n1", "nic", "offset_ns", START_NS, START_NS + span_ns)) <= 4_000
+    assert 0 < len(store_series.series(lab.location, "n1", "nic", "offset_ns", START_NS, START_NS + span_ns)) <= 4_000
 
 
 def test_what_is_rolled_up_is_known(lab: Lab) -> None:
@@ -174,9 +175,9 @@ def test_what_is_rolled_up_is_known(lab: Lab) -> None:
     lab.rolled(3_600, 0, 2)
     lab.rolled(3_600, 0, 2, source="ptp")
 
-    assert history.rollup_sources(lab.location) == {"nic": ["offset_ns"], "ptp": ["offset_ns"]}
-    assert history.rollup_sources(lab.location, "n2") == {"nic": ["offset_ns"]}
-    assert history.rollup_sources(lab.location, "n3") == {}
+    assert store_series.rollup_sources(lab.location) == {"nic": ["offset_ns"], "ptp": ["offset_ns"]}
+    assert store_series.rollup_sources(lab.location, "n2") == {"nic": ["offset_ns"]}
+    assert store_series.rollup_sources(lab.location, "n3") == {}
 
 
 def test_events_come_newest_first_and_by_pages(lab: Lab) -> None:
