@@ -135,7 +135,7 @@ def served(given: Given) -> Trainer:
 
     job = Job("bench", runtime_dir=given.runtime_dir)
     sync = StaleSync(job, given.network, given.optimizer, given.method.policy, servers=given.method.servers)
-    # Nobody closes it: rank 0 ends all the others when the run is over.
+    # It is never closed: rank 0 ends all the others when the run is over.
     return Trainer(given.network, given.optimizer, kept=[sync])
 
 

@@ -36,10 +36,10 @@ DRAWN, OUTSIDE = 2000, 0.05
 HEAD = """\
 # When to synchronize: what each policy costs and gains
 
-Made by `make bench-policies` (each part, until it says that it is done) and then `make bench-policies PART=table`, from
-`bench/policies/results.jsonl`; `bench/policies/README.md` says how it is measured. Times are to the target, evaluations not counted: medians, then
+Made by `make bench-policies` (each part, until it reports that it is done) and then `make bench-policies PART=table`, from
+`bench/policies/results.jsonl`; `bench/policies/README.md` describes the measurement. Times are to the target, evaluations not counted: medians, then
 the range over the seeds. *Times DDP* is DDP's median through the method's. A time in italics is of a single seed. *Failed* is a run that did not reach the target
-within its limit, mostly 1.5 times DDP's median. Seeds scatter: behind each ratio of a goal stand the middle nine tenths of what it is when the seeds are drawn anew, with replacement.
+within its limit, mostly 1.5 times DDP's median. Seeds scatter: the range after each ratio of a goal is the middle nine tenths over seeds drawn again, with replacement.
 """
 
 COLUMNS = ("method", "reached", "time to target, s", "times DDP", "steps", "LSSR", "sent, MB a rank", "not computing", "best", "learning rate")  # fmt: skip

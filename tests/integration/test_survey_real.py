@@ -126,7 +126,7 @@ async def test_a_profile_of_one_s_own(secrets: Secrets, capsys: Captured, tmp_pa
 
 REFUSALS: dict[str, tuple[list[str], str]] = {
     "wrong community": (["--community-env", "WRONG"], "community is wrong"),
-    "unknown user": (["--user", "nobody", "--auth-pass-env", "GM_A", "--priv-pass-env", "GM_P"], "unknown user"),
+    "unknown user": (["--user", "unknown", "--auth-pass-env", "GM_A", "--priv-pass-env", "GM_P"], "unknown user"),
     "wrong key": (["--user", "{user}", "--auth-pass-env", "WRONG", "--priv-pass-env", "GM_P"], "wrong"),
     "wrong privacy": (["--user", "{user}", "--auth-pass-env", "GM_A", "--priv-pass-env", "WRONG"], "privacy"),
 }
@@ -156,7 +156,7 @@ async def test_a_grandmaster_that_refuses(
 async def test_a_host_that_is_down(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path, command: str
 ) -> None:
-    """Nobody answers: 1, in one line."""
+    """Without any answer the exit status is 1, with one line."""
     monkeypatch.setenv("GM_C", "hush-hush")
     folder = [str(tmp_path / "new")] if command == "record" else []
     port = str(closed_port())

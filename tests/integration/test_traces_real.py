@@ -59,7 +59,7 @@ def collectives(found: dict[str, Any]) -> list[list[tuple[float, float]]]:
 
 
 def check_causality(found: dict[str, Any]) -> None:
-    """Nobody leaves a collective before the other one has entered it, by more than the bound that is written."""
+    """No rank leaves a collective before the other one has entered it, by more than the bound that is written."""
     first, second = collectives(found)
     bound_us = found["timesyncd"]["pair_bound_ns"] / 1_000
 

@@ -25,9 +25,9 @@ def readings(scenario: Scenario, seconds: float, seed: int = 1) -> list[Instant]
 def test_the_filter_is_a_median_of_the_last_ten() -> None:
     """Of an odd number the middle one, of an even number the mean of the middle two, and the eleventh displaces the first."""
     delays = DelayFilter()
-    told = [delays.add(delay) for delay in (3, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11)]
+    medians = [delays.add(delay) for delay in (3, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11)]
 
-    assert told == [3, 2, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6.5]
+    assert medians == [3, 2, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6.5]
 
 
 @pytest.mark.parametrize(

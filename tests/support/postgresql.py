@@ -31,7 +31,7 @@ from timesyncd.store.migrate import upgrade
 from timesyncd.store.tables import metadata
 
 USER = "postgres"
-#: Whoever connects as this needs a password.
+#: A client that connects as this user needs a password.
 GUARDED_USER = "guarded"
 
 

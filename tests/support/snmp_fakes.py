@@ -56,7 +56,7 @@ class RecordedGrandmaster:
 
 
 class RecordedSession:
-    """Stands in for `timesyncd.snmp.Session`."""
+    """Replaces `timesyncd.snmp.Session`."""
 
     def __init__(self, grandmaster: RecordedGrandmaster) -> None:
         self._grandmaster = grandmaster

@@ -37,7 +37,7 @@ class Secrets:
 async def simulated_grandmaster(
     secrets: Secrets, model: str = "tp4100", scenario: str = "steady"
 ) -> AsyncIterator[SimulatedGrandmaster]:
-    """A grandmaster whose clock stands still, or nearly so."""
+    """A grandmaster whose clock is stopped, or nearly so."""
     async with running(SimulationPlan(model=model, scenario=scenario, seed=7, speed=1e-9)) as grandmasters:
         secrets.put(grandmasters[0])
         yield grandmasters[0]

@@ -136,7 +136,7 @@ def test_the_examples_are_good(example: str, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_whole_example_has_every_section() -> None:
-    """Nobody has to guess how a section is written."""
+    """The pages show how each section is written."""
     headings = {section for section, _, _ in KEYS if section.startswith("[")}
 
     assert headings - set(examples()[-1].splitlines()) == set()

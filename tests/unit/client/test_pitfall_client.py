@@ -18,7 +18,7 @@ from timesyncd.model.error_bound import EnsembleSettings
 
 
 def test_pitfall_04_the_window_grows_while_the_daemon_is_stopped() -> None:
-    """Nobody writes any more: wider with each second, then unknown, and never 0."""
+    """No daemon writes any more: wider with each second, then unknown, and never 0."""
     clocks = FakeClocks()
     bound = good_bound(
         as_of_ns=clocks.boot_ns, real_minus_boot_ns=clocks.real_ns - clocks.boot_ns, gm_hard=Bound(5_000, 1_000)

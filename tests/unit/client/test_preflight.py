@@ -138,7 +138,7 @@ def test_an_alignment_beside_a_node_without_a_bound_is_ignored(
 
 
 def test_a_job_without_nodes_fails(hub: FakeHub) -> None:
-    """Nobody is no set of clocks that agree."""
+    """An empty set of nodes is no set of clocks that agree."""
     hub.agree(0, names="a", nodes=[], reason="no such nodes")
     answer = ask(hub, nodes=None, job="0123456789abcdef")
 

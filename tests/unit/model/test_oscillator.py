@@ -130,7 +130,7 @@ def test_an_interruption_forgets_the_block_and_nothing_else() -> None:
 
 def test_a_new_drift_is_reported_once_a_block() -> None:
     """
-    Whoever remembers values relative to the rate has to know when it changes.
+    A model that keeps values relative to the rate must be notified when it changes.
     """
     oscillator = Oscillator()
     news = [oscillator.add(second * NS_PER_S, 0.0, 0.0) for second in range(100)]

@@ -84,7 +84,7 @@ def test_clocks_that_are_kept_together_leave_the_floor(system_ppb: int, phc_ppb:
 @given(rate_ppb=st.integers(-50_000, 50_000))
 def test_clocks_that_run_apart_are_known_to(rate_ppb: int) -> None:
     """
-    Nobody steers: the error grows by as much as they were seen to run apart, and the floor. The truth stays inside.
+    No process steers: the error grows by as much as they were seen to run apart, and the floor. The truth stays inside.
     """
     link = fed(PhcMemory(SETTINGS), 65, rate_ppb)
     later_s = 300
@@ -97,7 +97,7 @@ def test_clocks_that_run_apart_are_known_to(rate_ppb: int) -> None:
 @pytest.mark.parametrize(("which", "sign"), [("frequency_ppb", -1), ("system_frequency_ppb", 1)])
 def test_a_change_of_either_frequency_counts_threefold_for_a_while(which: str, sign: int) -> None:
     """
-    Whoever steers may do it again before the next reading. What it leaves is known: the clocks run apart by it.
+    A steering process may steer again before the next reading. What remains is known: the clocks run apart by it.
     """
     memory = PhcMemory(SETTINGS)
     fed(memory, 65, 0)

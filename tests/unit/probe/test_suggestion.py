@@ -89,7 +89,7 @@ def test_https_alone() -> None:
 
 
 def test_insecure_is_not_handed_on() -> None:
-    """Whoever trusted blindly once gets a configuration that does not: the certificate that was shown is pinned."""
+    """A probe with --insecure gives a configuration without it: the certificate that was served is pinned."""
     web = replace(WEB, options=web_options({"username": "eva", "insecure": True}))
     _, _, options = grandmaster_table(suggestion(probed(replace(ACCESS, web=web))))
 

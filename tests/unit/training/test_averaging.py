@@ -15,7 +15,7 @@ from timesyncd.training.torch.averaging import Averaging, local_gradient, make_c
 
 
 class FakeReducer:
-    """Stands for a group: averages with another rank, whose buckets are `other` everywhere."""
+    """A group in the test: averages with another rank, whose buckets are `other` everywhere."""
 
     def __init__(self, other: float = 0) -> None:
         self.other = other

@@ -125,7 +125,7 @@ def test_a_ptp4l_without_flags_is_undecided() -> None:
     ],
 )
 def test_a_program_that_does_not_show_what_it_does_is_named(line: str, undecided: str) -> None:
-    """Its configuration cannot be read, or is the hypervisor's: nobody may conclude that nothing steers."""
+    """Its configuration cannot be read, or is the hypervisor's: it is unknown whether a process steers."""
     assert found(line) == ((), (undecided,))
     assert found(CHRONYD, line) == (("chronyd",), (undecided,))
 

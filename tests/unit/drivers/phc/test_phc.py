@@ -361,7 +361,7 @@ def test_nothing_can_be_set() -> None:
 
 @dataclass
 class RecordingLibc:
-    """Stands for the C library: every `modes` that comes."""
+    """Replaces the C library: every `modes` that comes."""
 
     modes: list[int] = field(default_factory=list)
 

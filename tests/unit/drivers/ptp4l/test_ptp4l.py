@@ -495,10 +495,10 @@ async def test_another_parent_is_reported_and_primes(server: ScriptedPtp4l) -> N
     assert reported.cause == "parent_changed"
 
 
-@pytest.mark.parametrize("nobody", [None, bytes(8), b"\xff" * 8], ids=["own", "zeros", "ones"])
-async def test_a_parent_that_no_announce_names_has_no_identity(server: ScriptedPtp4l, nobody: bytes | None) -> None:
+@pytest.mark.parametrize("absent", [None, bytes(8), b"\xff" * 8], ids=["own", "zeros", "ones"])
+async def test_a_parent_that_no_announce_names_has_no_identity(server: ScriptedPtp4l, absent: bytes | None) -> None:
     """Without Announce ptp4l names its own clock as parent and grandmaster, although its port is a slave of another."""
-    server.script.parent = server.script.grandmaster = nobody or server.script.identity
+    server.script.parent = server.script.grandmaster = absent or server.script.identity
     driver = await primed(server, FakeClocks())
     server.script.sync(3)
     taken = await sample(driver)

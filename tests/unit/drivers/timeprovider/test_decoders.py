@@ -83,7 +83,7 @@ def test_what_agents_send_is_understood(name: str, raw: Raw, value: Value) -> No
 
 
 def test_the_position_of_the_mib_s_own_example() -> None:
-    """S650 MIB, gnssPosition: the sign stands after its angle, 1 north or east; seconds are decimal; the height is in metres."""
+    """S650 MIB, gnssPosition: the sign follows its angle, 1 north or east; seconds are decimal; the height is in metres."""
     decoded_position = decoded("position", b"12 55 57.387  1 77 36 13.809  1 881.61")
 
     assert isinstance(decoded_position, Position)

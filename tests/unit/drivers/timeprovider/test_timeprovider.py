@@ -48,7 +48,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeWeb:
-    """Stands in for `WebReader`."""
+    """Replaces `WebReader`."""
 
     def __init__(self) -> None:
         self.reading = WebReading((TE,), 37, (SERIES,), ())
