@@ -134,7 +134,9 @@ class UtcOrigin(StrEnum):
 class NtpSource:
     """
     One of an NTP daemon's own sources. `state` is the daemon's term, and `kind` is server, peer or refclock;
-    `offset_ns` is local minus source, as last measured.
+    `offset_ns` is local minus source, as last measured, and `adjusted_offset_ns` the same without what the daemon
+    corrected since. `contradicts_by_ns`: its interval and the daemon's own are apart by so much at least (None: they
+    meet, or one of them is unknown).
 
     `estimate_ns` (of the same sign) and its error are the daemon's estimate from the last `samples` measurements, whose
     spread is `spread_ns`.
@@ -152,6 +154,8 @@ class NtpSource:
     estimate_error_ns: int | None = None
     spread_ns: int | None = None
     kind: str = "server"
+    adjusted_offset_ns: int | None = None
+    contradicts_by_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,8 @@ class UtcSample:
 
     `as_of_ns` is CLOCK_BOOTTIME before the request. `offset_ns` is local minus UTC: positive = the local clock is
     ahead. With an `origin` of REFCLOCK or PHC the daemon knows its offset from that clock, and not from UTC.
+    `covers_contradicting`: its sources contradict each other without a majority for the daemon's estimate, and the
+    interval spans all of theirs.
     """
 
     source: str
@@ -179,6 +185,7 @@ class UtcSample:
     skew_ppb: int | None = None
     ntp_sources: tuple[NtpSource, ...] = ()
     origin: UtcOrigin = UtcOrigin.NETWORK
+    covers_contradicting: bool = False
 
 
 class Movement(StrEnum):

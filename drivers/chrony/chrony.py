@@ -15,13 +15,14 @@ import secrets
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from timesyncd.bound import growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Clocks, SystemClocks, real_minus_boot_ns
 from timesyncd.drivers.chrony._protocol import (
     FLOAT_RESOLUTION,
@@ -38,6 +39,7 @@ from timesyncd.drivers.chrony._protocol import (
 )
 from timesyncd.drivers.kernel._machine import frequency_ppb
 from timesyncd.errors import Malformed, SourceError, Unreachable
+from timesyncd.model.selection import Claim, agree
 from timesyncd.sample import NoSample, NtpSource, Reading, UtcOrigin, UtcSample
 
 _PPB_PER_PPM = 1_000
@@ -47,6 +49,8 @@ _COMBINED_STATES = ("selected", "selectable")
 
 #: How chronyd and timemaster name the reference clocks that are PTP hardware clocks, or that linuxptp feeds.
 PHC_PREFIXES = ("PHC", "PTP")
+
+_UNSYNCHRONISED_STRATUM = 16
 
 _NO_REFCLOCKS: Mapping[str, int] = MappingProxyType({})
 
@@ -107,7 +111,7 @@ class ChronyHistory:
         tracking = snapshot.tracking
         followed = _followed_refclocks(snapshot)
         declared = [self._refclocks[name] for name in followed if name in self._refclocks]
-        return UtcSample(
+        sample = UtcSample(
             source=self._source,
             as_of_ns=snapshot.boottime_ns,
             real_minus_boot_ns=snapshot.real_minus_boot_ns,
@@ -124,6 +128,7 @@ class ChronyHistory:
             ntp_sources=snapshot.sources,
             origin=_origin(followed, self._refclocks),
         )
+        return _compared(sample, self._refclocks)
 
 
 def _followed_refclocks(snapshot: ChronySnapshot) -> set[str]:
@@ -143,6 +148,51 @@ def _origin(followed: Collection[str], declared: Collection[str]) -> UtcOrigin:
     return UtcOrigin.RECEIVER if followed else UtcOrigin.NETWORK
 
 
+#: The name under which chronyd's own estimate is compared with its sources.
+_ESTIMATE = ""
+
+
+def _compared(sample: UtcSample, declared: Mapping[str, int]) -> UtcSample:
+    """
+    The sample with what its own sources say of it. chronyd reports those that contradict the one that it follows, and
+    goes on with that one: where most of them do not agree with its estimate, the interval spans all of theirs. A
+    reference clock that is not declared is compared, and has no vote, since its own error is unknown.
+    """
+    own = Claim(0, sample.offset_ns - sample.error_ns, sample.offset_ns + sample.error_ns, 0)
+    intervals = [_interval(source, sample.growth_ppb, declared) for source in sample.ntp_sources]
+    votes = {_ESTIMATE: own}
+    compared = []
+    for number, (source, interval) in enumerate(zip(sample.ntp_sources, intervals, strict=True)):
+        apart_ns = None if interval is None else max(interval.low_ns - own.high_ns, own.low_ns - interval.high_ns)
+        compared.append(replace(source, contradicts_by_ns=apart_ns if apart_ns is not None and apart_ns > 0 else None))
+        if interval is not None and (source.kind != "refclock" or source.name in declared):
+            votes[str(number)] = interval
+    sample = replace(sample, ntp_sources=tuple(compared))
+    agreement = agree(votes, 0)
+    if not agreement.contradiction and _ESTIMATE not in agreement.falsetickers:
+        return sample
+    low_ns, high_ns = min(vote.low_ns for vote in votes.values()), max(vote.high_ns for vote in votes.values())
+    middle_ns = (low_ns + high_ns) // 2
+    return replace(sample, offset_ns=middle_ns, error_ns=high_ns - middle_ns, covers_contradicting=True)
+
+
+def _interval(source: NtpSource, growth_ppb: int, declared: Mapping[str, int]) -> Claim | None:
+    """
+    The clock's offset by this source now; None where it has none. The selected one is chronyd's own estimate.
+
+    A server that is not synchronised itself has stratum 0 or 16, and a reference clock has 0.
+    """
+    offset_ns = source.offset_ns if source.adjusted_offset_ns is None else source.adjusted_offset_ns
+    is_synchronised = source.kind == "refclock" or 0 < source.stratum < _UNSYNCHRONISED_STRATUM
+    if offset_ns is None or source.error_ns is None or source.since_sample_s is None:
+        return None
+    if source.state == "selected" or source.reachability == 0 or not is_synchronised:
+        return None
+    error_ns = source.error_ns + declared.get(source.name, 0) if source.kind == "refclock" else source.error_ns
+    error_ns += growth_ns(growth_ppb, source.since_sample_s * NS_PER_S)
+    return Claim(0, offset_ns - error_ns, offset_ns + error_ns, 0)
+
+
 def ntp_source(data: SourceData, stats: SourceStats) -> NtpSource:
     """One source; values that were never measured are None."""
     measured = data.since_sample_s is not None
@@ -159,6 +209,7 @@ def ntp_source(data: SourceData, stats: SourceStats) -> NtpSource:
         estimate_error_ns=_up_ns(stats.offset_error_s) if stats.samples else None,
         spread_ns=_up_ns(stats.deviation_s) if stats.samples else None,
         kind=data.kind,
+        adjusted_offset_ns=_ns(data.adjusted_s) if measured else None,
     )
 
 

@@ -201,6 +201,12 @@ CATALOGUE: dict[str, FindingKind] = {
         "sources that the configuration declares independent of each other share a cause of error",
         "let one of them follow another clock, or remove the declaration (independent_of); it narrows no bound meanwhile",
     ),
+    "ntp-sources-contradict": FindingKind(
+        "warning",
+        "sources that chronyd reaches contradict the one that it follows, beyond the error bounds of both",
+        "compare the named sources with a third clock, and remove the wrong one from chrony.conf; if no majority agrees "
+        "with chronyd, the bound covers all of them meanwhile",
+    ),
     "refclock-not-declared": FindingKind(
         "warning",
         "chronyd follows a reference clock, and the configuration does not state what that is: it bounds nothing "

@@ -95,7 +95,15 @@ def path_conditions(sample: ClockSample, path_minimum_ns: int) -> Conditions:
 def utc_conditions(sample: UtcSample) -> Conditions:
     """The same of one sample of an NTP daemon."""
     undeclared = f"chronyd follows {sample.reference}" if sample.origin is UtcOrigin.REFCLOCK else None
-    return {"refclock-not-declared": undeclared}
+    apart = ((source.name, source.contradicts_by_ns) for source in sample.ntp_sources)
+    names = ", ".join(f"{name}, by at least {duration_text(ns)}" for name, ns in apart if ns is not None)
+    outcome = (
+        "the bound covers all of them"
+        if sample.covers_contradicting
+        else f"most of the others agree with {sample.reference}"
+    )
+    contradicted = f"{sample.reference} is contradicted by {names}; {outcome}" if names else None
+    return {"refclock-not-declared": undeclared, "ntp-sources-contradict": contradicted}
 
 
 def _two_disciplines(disciplines: tuple[str, ...]) -> str | None:

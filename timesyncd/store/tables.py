@@ -107,6 +107,7 @@ utc_sample = Table(
     *_ints("utc_bound_ns", "utc_growth_ppb"),
     *_texts("utc_reason_code"),
     *_texts("origin", nullable=False),
+    *_flags("covers_contradicting", nullable=False),
     Index(None, "source", "realtime_ns"),
 )
 

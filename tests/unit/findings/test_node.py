@@ -22,7 +22,7 @@ from timesyncd.findings.node import (
 from timesyncd.messages.node import NodeState, SourceState
 from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
-from timesyncd.sample import KernelSample, UtcOrigin, UtcSample
+from timesyncd.sample import KernelSample, NtpSource, UtcOrigin, UtcSample
 
 CALM = KernelSample("kernel", 0, 0, 0, 0, True, "none", 37, disciplines=("chronyd",))
 AGREED = Agreement(-1_500, 2_500_000, 1_000)
@@ -126,6 +126,20 @@ def test_a_reference_clock_that_is_not_declared_is_a_finding(origin: UtcOrigin) 
     evidence = "chronyd follows GPS" if origin is UtcOrigin.REFCLOCK else None
 
     assert utc_conditions(sample)["refclock-not-declared"] == evidence
+
+
+def test_ntp_sources_that_contradict_the_followed_one_are_a_finding() -> None:
+    """With how far at least, and whether the bound allows for them."""
+    far = NtpSource("192.0.2.4", "nonselectable", 2, 255, 1, 1, 1, contradicts_by_ns=46_700_000)
+    sample = UtcSample("utc", 1, 0, 0, 1, 1, "GPS", 1, "none", 0, 1, ntp_sources=(far,), covers_contradicting=True)
+    outvoted, calm = replace(sample, covers_contradicting=False), replace(sample, ntp_sources=())
+    named = "GPS is contradicted by 192.0.2.4, by at least 46.7 ms"
+
+    assert [utc_conditions(each)["ntp-sources-contradict"] for each in (sample, outvoted, calm)] == [
+        f"{named}; the bound covers all of them",
+        f"{named}; most of the others agree with GPS",
+        None,
+    ]
 
 
 def test_a_refuted_declaration_is_a_finding_of_its_source() -> None:

@@ -272,6 +272,74 @@ def test_a_declaration_names_a_receiver_and_its_error(declared: dict[str, object
         ChronyOptions.model_validate({"refclocks": declared})
 
 
+MS = 1_000_000
+
+#: A receiver that chronyd follows, and three servers that exclude its interval; the last source never answered.
+AGAINST_GPS = (
+    NtpSource("GPS", "selected", 0, 0o377, -1_806_000, 452_000, 10, kind="refclock"),
+    NtpSource("192.0.2.4", "nonselectable", 2, 0o377, -70 * MS, 21 * MS, 10),
+    NtpSource("192.0.2.5", "nonselectable", 2, 0o377, -59 * MS, 36 * MS, 10),
+    NtpSource("192.0.2.6", "nonselectable", 2, 0o377, -59 * MS, 45 * MS, 10),
+    NtpSource("192.0.2.7", "nonselectable", 0, 0, None, None, None),
+)
+BY_GPS: dict[str, Any] = {"current_correction_s": 0.001806, "root_delay_s": 1e-6, "root_dispersion_s": 0.000452}
+
+
+def test_servers_that_contradict_the_receiver_leave_no_bound_by_it_alone() -> None:
+    """Three in the same reply exclude its interval: the sample's interval holds whichever of them is right."""
+    declared = ChronyHistory("utc", max_clock_error_ppb=1_000, refclocks={"GPS": 0})
+    followed = snapshot(reference_id=0x47505300, reference="GPS", stratum=1, **BY_GPS)
+    taken = sample_of(declared.take(replace(followed, sources=AGAINST_GPS)))
+
+    assert taken.offset_ns - taken.error_ns <= -104 * MS
+    assert taken.offset_ns + taken.error_ns >= -1_806_000 + 452_000
+    assert [source.contradicts_by_ns is not None for source in taken.ntp_sources] == [False, True, True, True, False]
+    assert taken.covers_contradicting
+
+
+def test_a_minority_that_contradicts_is_named_and_moves_nothing() -> None:
+    """More than half of what chronyd reaches agrees with its estimate."""
+    near = [replace(SELECTED, name=f"192.0.2.{at}", state="selectable", offset_ns=-2 * MS) for at in (2, 3)]
+    far = replace(SELECTED, name="192.0.2.9", state="falseticker", offset_ns=50 * MS, error_ns=MS)
+    taken = sample_of(history().take(replace(PICTURE, sources=(SELECTED, *near, far))))
+    alone = sample_of(history().take(PICTURE))
+
+    assert (taken.offset_ns, taken.error_ns, taken.covers_contradicting) == (alone.offset_ns, alone.error_ns, False)
+    assert [source.name for source in taken.ntp_sources if source.contradicts_by_ns] == ["192.0.2.9"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reachability": 0},
+        {"stratum": 0},
+        {"stratum": 16},
+        {"error_ns": 60 * MS},
+        {"offset_ns": None, "error_ns": None, "since_sample_s": None},
+        {"since_sample_s": 100_000_000},
+        {"adjusted_offset_ns": -2 * MS},
+    ],
+)
+def test_what_is_no_contradiction(changes: dict[str, Any]) -> None:
+    """
+    A server that is not reached, is not synchronised itself, allows for the difference, or was measured long ago; and
+    one whose difference chronyd corrected since.
+    """
+    other = replace(SELECTED, name="192.0.2.9", state="unselected", offset_ns=50 * MS, error_ns=MS)
+    taken = sample_of(history().take(replace(PICTURE, sources=(SELECTED, replace(other, **changes)))))
+
+    assert [source.contradicts_by_ns for source in taken.ntp_sources] == [None, None]
+
+
+def test_a_reference_clock_that_is_not_declared_has_no_vote() -> None:
+    """It is named, but its own error is unknown, so it neither supports nor refutes a bound."""
+    phc = NtpSource("PHC0", "unselected", 0, 0o377, 50 * MS, 1_000, 1, kind="refclock")
+    taken = sample_of(history().take(replace(PICTURE, sources=(SELECTED, phc))))
+
+    assert taken.ntp_sources[1].contradicts_by_ns is not None
+    assert not taken.covers_contradicting
+
+
 def test_a_source_as_it_was_measured() -> None:
     """Local minus source, as chronyd has it: positive is ahead. Errors are rounded up."""
     data = SourceData("192.0.2.1", 6, 2, "selectable", "server", 0o17, 12, 0.002, 0.001, 0.0005)
@@ -289,6 +357,7 @@ def test_a_source_as_it_was_measured() -> None:
         estimate_ns=-3_000_000,
         estimate_error_ns=400_000,
         spread_ns=10_000,
+        adjusted_offset_ns=1_000_000,
     )
 
 

@@ -83,6 +83,7 @@ def utc_sample() -> None:
         *optional(_TEXT, "utc_status"),
         *bound("utc"),
         *required(_TEXT, "origin"),
+        *required(_FLAG, "covers_contradicting"),
     )
 
 
