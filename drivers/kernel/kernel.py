@@ -2,6 +2,8 @@
 The driver `kernel`: the kernel's status of CLOCK_REALTIME, and the programs that steer it. See docs/clock-sources.md.
 
 It also reads VMClock, the page in which a hypervisor reports to its guest that the guest was migrated or restored.
+
+`MovementDetector` finds steering that no known program explains, by what the kernel shows from poll to poll.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from timesyncd.clocks import Clocks, SystemClocks
+from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks
 from timesyncd.drivers.kernel._disciplines import (
+    MIN_SCAN_INTERVAL_NS,
+    SCAN_EVERY_NS,
     Disciplines,
     ProcessScanner,
     disciplines,
@@ -23,11 +27,20 @@ from timesyncd.drivers.kernel._disciplines import (
     sees_whole_machine,
     with_hyperv,
 )
-from timesyncd.drivers.kernel._machine import STA_DEL, STA_INS, STA_UNSYNC, TIME_WAIT, Machine, Timex, to_ppb
-from timesyncd.drivers.kernel._movement import MovementDetector
+from timesyncd.drivers.kernel._machine import (
+    STA_DEL,
+    STA_INS,
+    STA_PPSFREQ,
+    STA_PPSTIME,
+    STA_UNSYNC,
+    TIME_WAIT,
+    Machine,
+    Timex,
+    to_ppb,
+)
 from timesyncd.drivers.kernel._programs import COMMS
 from timesyncd.errors import Malformed, Refused, Unreachable
-from timesyncd.sample import KernelSample, Reading
+from timesyncd.sample import KernelSample, Movement, Reading
 
 _NS_PER_US = 1_000
 
@@ -168,3 +181,67 @@ def _read_vmclock(fd: int, path: Path) -> int:
         if sequence % 2 == 0 and os.pread(fd, 4, _VMCLOCK_SEQUENCE) == front[_VMCLOCK_SEQUENCE : _VMCLOCK_SEQUENCE + 4]:
             return int(marker)
     raise Unreachable(f"{path}: no consistent value in {_VMCLOCK_TRIES} tries: the hypervisor keeps writing")
+
+
+#: NTP daemons poll every 34 minutes at most, so a clock that did not move for so long is no longer steered.
+STEERED_FOR_NS = 3_600 * NS_PER_S
+
+
+class MovementDetector:
+    """
+    What moved in the clock's discipline between two polls, and whether a program explains it.
+
+    A movement is unexplained if neither the last scan before it nor the first one after it found a program that steers or may. A
+    single one may be a command that has ended, so two are needed, of two scans.
+    """
+
+    def __init__(self) -> None:
+        self._last: Timex | None = None
+        self._adjtime_us = 0
+        self._known_ns: int | None = None
+        self._waiting: tuple[Movement, int] | None = None
+        self._unexplained: list[tuple[Movement, int]] = []
+
+    def add(self, timex: Timex, adjtime_us: int, boottime_ns: int) -> bool:
+        """Add one poll. Returns whether the processes have to be scanned soon to explain what moved."""
+        movement = self._movement(timex, adjtime_us)
+        self._last, self._adjtime_us = timex, adjtime_us
+        if movement is None or timex.status & (STA_PPSFREQ | STA_PPSTIME):
+            return False  # with these the kernel itself steers by a PPS signal
+        self._waiting = movement, boottime_ns
+        return self._known_ns is None and self.unexplained(boottime_ns) is None
+
+    def add_scan(self, scanned_ns: int, programs: bool) -> None:
+        """Add the newest scan of the processes: when it was made, and whether it found a program that steers or may."""
+        if programs:
+            self._known_ns, self._waiting = scanned_ns, None
+            self._unexplained.clear()
+            return
+        if self._waiting is None or scanned_ns < self._waiting[1]:
+            return
+        (movement, moved_ns), self._waiting = self._waiting, None
+        if self._known_ns is not None and moved_ns - self._known_ns <= SCAN_EVERY_NS + MIN_SCAN_INTERVAL_NS:
+            return
+        self._known_ns = None
+        self._unexplained = [*self._unexplained[-1:], (movement, moved_ns)]
+
+    def unexplained(self, boottime_ns: int) -> Movement | None:
+        """The newest movement that no program explains; None where there are not two, or none for STEERED_FOR_NS."""
+        recent = [movement for movement, moved_ns in self._unexplained if boottime_ns - moved_ns < STEERED_FOR_NS]
+        return recent[-1] if len(recent) == 2 else None
+
+    def _movement(self, timex: Timex, adjtime_us: int) -> Movement | None:
+        """Only what a program must have written: a pending slew decays by itself."""
+        last = self._last
+        if last is None:
+            return None
+        if timex.tick_us != last.tick_us:
+            return Movement.TICK
+        if timex.freq != last.freq:
+            return Movement.FREQUENCY
+        is_slewed = _grew(self._adjtime_us, adjtime_us) or _grew(last.offset, timex.offset)
+        return Movement.SLEW if is_slewed else None
+
+
+def _grew(before: int, now: int) -> bool:
+    return abs(now) > abs(before) or before * now < 0
