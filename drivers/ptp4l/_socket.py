@@ -46,7 +46,7 @@ _CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
 ManagementQuery = tuple[ManagementId, int]
 
 
-class NoResponse(Unreachable):
+class QueryTimeout(Unreachable):
     """The queries were sent, and not all were answered in time."""
 
 
@@ -174,7 +174,7 @@ class ManagementClient:
         self._pending.clear()
         self._responses = [None] * len(queries)
         self._complete = loop.create_future()
-        timeout = NoResponse(f"no answer within {RESPONSE_TIMEOUT_S:g} s")
+        timeout = QueryTimeout(f"no answer within {RESPONSE_TIMEOUT_S:g} s")
         timer = loop.call_later(RESPONSE_TIMEOUT_S, self._fail, timeout)
         try:
             for index, (management_id, port) in enumerate(queries):

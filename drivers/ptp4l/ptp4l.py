@@ -34,8 +34,8 @@ from timesyncd.drivers.ptp4l._socket import (
     MAX_QUERIES,
     ManagementClient,
     ManagementQuery,
-    NoResponse,
     PushSubscription,
+    QueryTimeout,
     new_requester,
     own_path,
     remove_stale,
@@ -192,7 +192,7 @@ class Ptp4l:
     async def _default_data_set(self) -> DefaultDataSet:
         try:
             return _expect(DefaultDataSet, (await self._query((ManagementId.DEFAULT_DATA_SET, ALL_PORTS)))[0])
-        except NoResponse as error:
+        except QueryTimeout as error:
             domain, specific = self._options.domain, self._options.transport_specific
             hint = f"set the source's domain and transport_specific to ptp4l's; they are {domain} and {specific} here"
             raise Unreachable(f"{self._server}: {error}; {hint}") from error
