@@ -60,6 +60,9 @@ class ClockSample:
     PTP domain (None: not reported), `daemon_pid` the PTP daemon's process (None: in a hidden pid namespace). `leap61`
     and `leap59`: Announce says that a second is inserted, or deleted, at the end of this UTC day. An identity is None where no Announce names that clock, and then the fields that
     Announce carries (steps, class, accuracy, timescale) are the PTP daemon's own.
+    `max_frequency_ppb` is the most that a servo can make the measured clock run off its oscillator (None: not known).
+    `phc` compares the measured PHC with the system clock right after the reading (None: software timestamps, or the PHC
+    cannot be read).
 
     Treat it as immutable; it is not frozen, since one is made for each Sync and a frozen one takes twice as long.
     """
@@ -93,6 +96,8 @@ class ClockSample:
     daemon_pid: int | None = None
     leap61: bool = False
     leap59: bool = False
+    max_frequency_ppb: int | None = None
+    phc: PhcSample | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,8 @@ class PhcSample:
     `offset_ns` is CLOCK_REALTIME minus PHC without any correction, so for a PHC on TAI it is about -37 s; its error is
     at most `width_ns` / 2. `as_of_ns` is CLOCK_BOOTTIME before the window. `method` is precise, extended or basic. The
     frequencies are how much faster each clock is made to run than its oscillator (None: not known). `steered`: a
-    phc2sys runs that may steer one clock by the other (None: not checked).
+    phc2sys runs that may steer one clock by the other (None: not checked). `max_frequency_ppb` is the PHC's own limit of
+    `frequency_ppb` (None: not known).
     """
 
     source: str
@@ -116,6 +122,12 @@ class PhcSample:
     frequency_ppb: int | None = None
     system_frequency_ppb: int | None = None
     steered: bool | None = None
+    max_frequency_ppb: int | None = None
+
+    @property
+    def phc_ns(self) -> int:
+        """The PHC's own time at the start of the window."""
+        return self.as_of_ns + self.real_minus_boot_ns - self.offset_ns
 
 
 class UtcOrigin(StrEnum):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from timesyncd.drivers.phc._ioctl import OffsetIoctl
+from timesyncd.drivers.phc._ioctl import PhcIoctl
 
 STA_INS = 0x10
 STA_DEL = 0x20
@@ -124,7 +124,7 @@ _TS_INFO = struct.Struct("=I40x")
 _IFREQ = struct.Struct("@16sP16x")
 
 
-def phc_ioctl(fd: int, request: OffsetIoctl, buffer: bytearray) -> None:
+def phc_ioctl(fd: int, request: PhcIoctl, buffer: bytearray) -> None:
     """The kernel writes the result into `buffer`. Raises OSError."""
     fcntl.ioctl(fd, request, buffer)
 
@@ -146,7 +146,7 @@ class Machine:
     net: Path = Path("/sys/class/net")
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
-    phc_ioctl: Callable[[int, OffsetIoctl, bytearray], None] = phc_ioctl
+    phc_ioctl: Callable[[int, PhcIoctl, bytearray], None] = phc_ioctl
     ethtool_ts_info: Callable[[str], bytes] = ethtool_ts_info
     phc_timex: Callable[[int], Timex] = phc_timex
     system_timex: Callable[[], Timex] = system_timex

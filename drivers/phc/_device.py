@@ -6,9 +6,19 @@ import errno
 import os
 import struct
 
+from timesyncd.clocks import STEP_TOLERANCE_NS, Clocks, real_minus_boot_ns
 from timesyncd.drivers.kernel._machine import Machine, to_ppb
-from timesyncd.drivers.phc._ioctl import OffsetIoctl, ReadingWindow, ioctl_buffer, windows
+from timesyncd.drivers.phc._ioctl import (
+    OFFSET_IOCTLS,
+    PhcIoctl,
+    ReadingWindow,
+    ioctl_buffer,
+    max_frequency_ppb,
+    shortest,
+    windows,
+)
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
+from timesyncd.sample import NoSample, PhcSample
 
 #: The device does not support this ioctl; ENODEV for PRECISE: not with the system's present clocksource.
 _NOT_SUPPORTED = {errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV}
@@ -22,8 +32,9 @@ class PhcDevice:
     def __init__(self, index: int, machine: Machine) -> None:
         """Raises Unreachable."""
         self._machine = machine
+        self._index = index
         self._path = machine.dev / f"ptp{index}"
-        self._ioctls = tuple(OffsetIoctl)
+        self._ioctls: tuple[PhcIoctl, ...] = OFFSET_IOCTLS
         self.gone = False
         try:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -36,8 +47,37 @@ class PhcDevice:
             raise Unreachable(f"{self._path}: no such device") from error
         except OSError as error:
             raise Unreachable(f"{self._path}: {error.strerror}") from error
+        self.max_frequency_ppb = self._max_frequency_ppb()
 
-    def read(self, readings: int) -> tuple[OffsetIoctl, tuple[ReadingWindow, ...]]:
+    def compare(self, source: str, clocks: Clocks, readings: int, steered: bool | None = None) -> PhcSample | NoSample:
+        """
+        A sample for this source from the narrowest of so many readings; NoSample if the system clock was stepped
+        meanwhile.
+
+        Raises Unreachable, Refused and Malformed.
+        """
+        as_of_ns, before_ns = clocks.boottime_ns(), real_minus_boot_ns(clocks)
+        request, found = self.read(readings)
+        by_ns = real_minus_boot_ns(clocks) - before_ns
+        if abs(by_ns) > STEP_TOLERANCE_NS:
+            reason = f"the clock was stepped by {by_ns / 1e6:+.3f} ms"
+            return NoSample(source, clocks.boottime_ns(), reason, stepped=True)
+        window = shortest(found)
+        return PhcSample(
+            source=source,
+            clock=f"phc:{self._index}",
+            as_of_ns=as_of_ns,
+            real_minus_boot_ns=before_ns,
+            offset_ns=window.offset_ns,
+            width_ns=window.width_ns,
+            method=request.name.lower(),
+            frequency_ppb=self.frequency_ppb(),
+            system_frequency_ppb=self._system_frequency_ppb(),
+            steered=steered,
+            max_frequency_ppb=self.max_frequency_ppb,
+        )
+
+    def read(self, readings: int) -> tuple[PhcIoctl, tuple[ReadingWindow, ...]]:
         """The ioctl that was used, and its windows. Raises Unreachable, Refused and Malformed."""
         failure: OSError | None = None
         for request in self._ioctls:
@@ -63,7 +103,21 @@ class PhcDevice:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _call(self, request: OffsetIoctl, readings: int) -> bytes:
+    def _max_frequency_ppb(self) -> int | None:
+        """The clock's own limit of that correction; None if its driver does not report it."""
+        try:
+            return max_frequency_ppb(self._call(PhcIoctl.CAPABILITIES, 0))
+        except OSError:
+            return None
+
+    def _system_frequency_ppb(self) -> int | None:
+        try:
+            timex = self._machine.system_timex()
+        except OSError:
+            return None
+        return to_ppb(timex.freq, timex.tick_us)
+
+    def _call(self, request: PhcIoctl, readings: int) -> bytes:
         """Raises OSError."""
         for left in reversed(range(_TRIES)):
             buffer = ioctl_buffer(request, readings)
@@ -77,35 +131,41 @@ class PhcDevice:
         return bytes(buffer)
 
     def _source_error(self, failure: OSError | None) -> SourceError:
+        self.gone = failure is not None and failure.errno == errno.ENODEV
         if failure is None or failure.errno in _NOT_SUPPORTED - {errno.ENODEV}:
             return Refused(f"{self._path}: the driver supports no ioctl that reads the offset to the system clock")
         return Unreachable(f"{self._path}: {failure.strerror}")
 
 
-class PhcFrequency:
-    """Reads the frequency correction of a PHC. Its device stays open until it disappears or `close` is called."""
+class PhcReader:
+    """
+    Compares a PHC with the system clock for the source that measures the PHC. Its device stays open until it disappears
+    or `close` is called.
+    """
 
-    def __init__(self, index: int, machine: Machine | None = None) -> None:
+    def __init__(self, source: str, index: int, machine: Machine) -> None:
+        self._source = source
         self._index = index
-        self._machine = machine or Machine()
+        self._machine = machine
         self._device: PhcDevice | None = None
 
-    def ppb(self) -> int | None:
-        """The applied correction in ppb; None if the device is absent or not readable."""
+    def compare(self, clocks: Clocks) -> PhcSample | NoSample:
+        """Raises Unreachable, Refused and Malformed."""
+        device = self._device = self._device or PhcDevice(self._index, self._machine)
         try:
-            device = self._device = self._device or PhcDevice(self._index, self._machine)
-        except Unreachable:
-            return None
-        found = device.frequency_ppb()
-        if device.gone:
-            self.close()
-        return found
+            return device.compare(self._source, clocks, _READINGS_AT_SYNC)
+        finally:
+            if device.gone:
+                self.close()
 
     def close(self) -> None:
         device, self._device = self._device, None
         if device is not None:
             device.close()
 
+
+#: At each Sync the narrowest of so many readings counts: each takes the time of two bus accesses.
+_READINGS_AT_SYNC = 5
 
 _MOST_LAYERS = 8
 _TS_INFO_SIZE = 44

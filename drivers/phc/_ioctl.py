@@ -1,4 +1,7 @@
-"""Codec of the three ioctls that read a PTP hardware clock's offset to the system clock (linux/ptp_clock.h). Pure."""
+"""
+Codec of the ioctls that read a PTP hardware clock: its limits, and its offset to the system clock (linux/ptp_clock.h).
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,19 @@ _CLOCK_TIME = struct.Struct("=qI4x")  # struct ptp_clock_time: seconds, nanoseco
 _HEAD = 16
 
 
-class OffsetIoctl(IntEnum):
-    """Every ioctl that this driver calls on a PHC, the most precise first. None of them changes the clock."""
+class PhcIoctl(IntEnum):
+    """Every ioctl that this driver calls on a PHC. None of them changes the clock."""
 
+    CAPABILITIES = 0x80503D01
     PRECISE = 0xC0403D08
     EXTENDED = 0xC4C03D09
     BASIC = 0x43403D05
 
 
-_SIZES = {OffsetIoctl.PRECISE: 64, OffsetIoctl.EXTENDED: 1216, OffsetIoctl.BASIC: 832}
+#: The ioctls that read the offset, the most precise first.
+OFFSET_IOCTLS = (PhcIoctl.PRECISE, PhcIoctl.EXTENDED, PhcIoctl.BASIC)
+
+_SIZES = {PhcIoctl.CAPABILITIES: 80, PhcIoctl.PRECISE: 64, PhcIoctl.EXTENDED: 1216, PhcIoctl.BASIC: 832}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +58,38 @@ class ReadingWindow:
         return (self.before_ns + self.after_ns) // 2 - self.phc_ns
 
 
-def ioctl_buffer(request: OffsetIoctl, readings: int) -> bytearray:
+def ioctl_buffer(request: PhcIoctl, readings: int) -> bytearray:
     """The ioctl's argument, into which the kernel writes the result. The `clockid` of newer kernels is 0: CLOCK_REALTIME."""
     buffer = bytearray(_SIZES[request])
-    if request is not OffsetIoctl.PRECISE:
+    if request in (PhcIoctl.EXTENDED, PhcIoctl.BASIC):
         struct.pack_into("=I", buffer, 0, readings)
     return buffer
 
 
-def windows(request: OffsetIoctl, result: bytes) -> tuple[ReadingWindow, ...]:
+def max_frequency_ppb(capabilities: bytes) -> int:
+    """
+    The most that the clock can be made to run off its oscillator: `max_adj` of struct ptp_clock_caps. Raises Malformed.
+    """
+    if len(capabilities) != _SIZES[PhcIoctl.CAPABILITIES]:
+        raise Malformed(f"CAPABILITIES: {len(capabilities)} octets instead of {_SIZES[PhcIoctl.CAPABILITIES]}")
+    (limit_ppb,) = struct.unpack_from("=i", capabilities)
+    if limit_ppb < 0:
+        raise Malformed(f"CAPABILITIES: max_adj is {limit_ppb} ppb; it cannot be negative")
+    return int(limit_ppb)
+
+
+def windows(request: PhcIoctl, result: bytes) -> tuple[ReadingWindow, ...]:
     """The windows in an ioctl's result. Raises Malformed."""
     if len(result) != _SIZES[request]:
         raise Malformed(f"{request.name}: {len(result)} octets instead of {_SIZES[request]}")
-    if request is OffsetIoctl.PRECISE:
+    if request is PhcIoctl.PRECISE:
         phc_ns, realtime_ns = _times(result, 0, 2)
         half_ns = PRECISE_GRANULARITY_NS // 2
         return (ReadingWindow(realtime_ns - half_ns, phc_ns, realtime_ns - half_ns + PRECISE_GRANULARITY_NS),)
     (count,) = struct.unpack_from("=I", result)
     if not 1 <= count <= MAX_READINGS:
         raise Malformed(f"{request.name}: {count} readings; allowed: 1 to {MAX_READINGS}")
-    if request is OffsetIoctl.EXTENDED:
+    if request is PhcIoctl.EXTENDED:
         times = _times(result, _HEAD, 3 * count)
         return tuple(ReadingWindow(*times[at : at + 3]) for at in range(0, 3 * count, 3))
     times = _times(result, _HEAD, 2 * count + 1)

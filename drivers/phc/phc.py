@@ -13,14 +13,14 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Clocks, SystemClocks, real_minus_boot_ns
+from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks
 from timesyncd.drivers.kernel._disciplines import ProcessScanner, may_steer_between
-from timesyncd.drivers.kernel._machine import Machine, to_ppb
+from timesyncd.drivers.kernel._machine import Machine
 from timesyncd.drivers.kernel._programs import Process
 from timesyncd.drivers.phc._device import PhcDevice, phc_index
-from timesyncd.drivers.phc._ioctl import MAX_READINGS, shortest
+from timesyncd.drivers.phc._ioctl import MAX_READINGS
 from timesyncd.errors import SourceError, Unreachable
-from timesyncd.sample import NoSample, PhcSample, Reading
+from timesyncd.sample import Reading
 
 #: The lookup takes the kernel's lock for all interfaces, so it is rare.
 RESOLVE_EVERY_NS = 10 * NS_PER_S
@@ -77,7 +77,9 @@ class Phc:
                 change = f"its clock changed from phc:{self._index} to phc:{index}"
                 raise Unreachable(f"{self._options.interface}: {change}")
         steered = await self._is_steered()
-        return [self._compared(steered)]
+        if self._device is None:
+            raise Unreachable("not open")
+        return [self._device.compare(self._name, self._clocks, self._options.readings, steered)]
 
     async def close(self) -> None:
         device, self._device = self._device, None
@@ -94,36 +96,6 @@ class Phc:
         if self._options.index is not None:
             return self._options.index
         return await asyncio.to_thread(phc_index, self._options.interface or "", self._machine)
-
-    def _compared(self, steered: bool | None) -> PhcSample | NoSample:
-        if self._device is None:
-            raise Unreachable("not open")
-        as_of_ns, before_ns = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
-        request, windows = self._device.read(self._options.readings)
-        by_ns = real_minus_boot_ns(self._clocks) - before_ns
-        if abs(by_ns) > STEP_TOLERANCE_NS:
-            reason = f"the clock was stepped by {by_ns / 1e6:+.3f} ms"
-            return NoSample(self._name, self._clocks.boottime_ns(), reason, stepped=True)
-        window = shortest(windows)
-        return PhcSample(
-            source=self._name,
-            clock=f"phc:{self._index}",
-            as_of_ns=as_of_ns,
-            real_minus_boot_ns=before_ns,
-            offset_ns=window.offset_ns,
-            width_ns=window.width_ns,
-            method=request.name.lower(),
-            frequency_ppb=self._device.frequency_ppb(),
-            system_frequency_ppb=self._system_frequency_ppb(),
-            steered=steered,
-        )
-
-    def _system_frequency_ppb(self) -> int | None:
-        try:
-            timex = self._machine.system_timex()
-        except OSError:
-            return None
-        return to_ppb(timex.freq, timex.tick_us)
 
 
 class Phc2sys(Phc):

@@ -14,7 +14,7 @@ from timesyncd.drivers.ptp4l._management import (
     TimeProperties,
     TimeStatus,
 )
-from timesyncd.sample import ClockSample, NoSample, NoSampleCause, PortState, format_identity
+from timesyncd.sample import ClockSample, NoSample, NoSampleCause, PhcSample, PortState, format_identity
 
 FOLLOWING = (PortState.SLAVE, PortState.UNCALIBRATED)
 
@@ -31,7 +31,7 @@ _NO_IDENTITIES = (bytes(8), b"\xff" * 8)
 class Ptp4lSnapshot:
     """
     The data sets of one reading. `status` was read first and `status_again` last: if both show the same Sync, all data sets between
-    belong to it. `before` was read before the queries, `read_ns` and `real_minus_boot_ns` after the responses.
+    belong to it. `before` was read before the queries, `read_ns` and `real_minus_boot_ns` after the responses, `phc` last.
     """
 
     before: Moment
@@ -45,6 +45,8 @@ class Ptp4lSnapshot:
     read_ns: int
     real_minus_boot_ns: int
     frequency_ppb: int | None
+    max_frequency_ppb: int | None = None
+    phc: PhcSample | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,8 @@ class SyncHistory:
             daemon_pid=self.daemon_pid,
             leap61=properties.leap61,
             leap59=properties.leap59,
+            max_frequency_ppb=snapshot.max_frequency_ppb,
+            phc=snapshot.phc,
         )
 
     def _announced(self, identity: bytes) -> str | None:

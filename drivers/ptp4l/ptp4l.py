@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +12,10 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from timesyncd.bound import SYSTEM_CLOCK_LIMIT_PPB
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, SystemClocks, real_minus_boot_ns
-from timesyncd.drivers.kernel._machine import frequency_ppb
-from timesyncd.drivers.phc._device import PhcFrequency
+from timesyncd.drivers.kernel._machine import Machine, frequency_ppb
+from timesyncd.drivers.phc._device import PhcReader, phc_index
 from timesyncd.drivers.ptp4l._event_monitor import EventMonitor, exchanges
 from timesyncd.drivers.ptp4l._history import FOLLOWING, Ptp4lSnapshot, SyncHistory, interval_ns
 from timesyncd.drivers.ptp4l._management import (
@@ -40,8 +43,8 @@ from timesyncd.drivers.ptp4l._socket import (
     own_path,
     remove_stale,
 )
-from timesyncd.errors import Malformed, Refused, Unreachable
-from timesyncd.sample import ClockSample, Reading
+from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
+from timesyncd.sample import ClockSample, PhcSample, Reading
 
 #: The read-write socket first: only it reports the time stamping and pushes. Newer paths before older ones.
 DEFAULT_ADDRESSES = tuple(map(Path, ("/run/ptp/ptp4l", "/var/run/ptp4l", "/run/ptp/ptp4lro", "/var/run/ptp4lro")))
@@ -51,6 +54,8 @@ _SLOWEST_POLL_S = 1.0
 _GRANULARITY_NS = {"software": 1, "hardware": 8}  # a hardware counter at 125 MHz has a resolution of 8 ns
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class Ptp4lOptions(BaseModel):
@@ -76,18 +81,27 @@ class Ptp4l:
     Options: ClassVar[type[BaseModel]] = Ptp4lOptions
     timeout_s = 1.5
 
-    def __init__(self, name: str, options: Ptp4lOptions, runtime_dir: Path, clocks: Clocks | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: Ptp4lOptions,
+        runtime_dir: Path,
+        clocks: Clocks | None = None,
+        machine: Machine | None = None,
+    ) -> None:
         self.poll_interval_s = options.poll_interval_s or _SLOWEST_POLL_S
         self._name = name
         self._options = options
         self._runtime_dir = runtime_dir
         self._clocks = clocks or SystemClocks()
+        self._machine = machine or Machine()
         self._history = SyncHistory(name)
         self._instance: tuple[object, ...] | None = None
         self._client: ManagementClient | None = None
         self._pushes: PushSubscription | None = None
         self._monitor: EventMonitor | None = None
-        self._phc_frequency: PhcFrequency | None = None
+        self._phc: PhcReader | None = None
+        self._phc_problem: str | None = None
 
     async def open(self) -> None:
         """Raises Unreachable, Malformed and Refused."""
@@ -101,7 +115,7 @@ class Ptp4l:
         self._number_ports, self._history.domain = default.number_ports, default.domain
         stamping = self._options.time_stamping or await self._time_stamping()
         phc = await self._phc_index() if stamping == "hardware" else None
-        self._phc_frequency = None if phc is None else PhcFrequency(phc)
+        self._phc = None if phc is None else PhcReader(self._name, phc, self._machine)
         self._history.clock = "realtime" if stamping == "software" else _phc_name(phc)
         self._history.granularity_ns = _GRANULARITY_NS[stamping]
         self._port = await self._following_port()
@@ -122,10 +136,10 @@ class Ptp4l:
         return [] if reading is None else [reading]
 
     async def close(self) -> None:
-        for end in (self._monitor, self._pushes, self._client, self._phc_frequency):
+        for end in (self._monitor, self._pushes, self._client, self._phc):
             if end is not None:
                 end.close()
-        self._monitor = self._pushes = self._client = self._phc_frequency = None
+        self._monitor = self._pushes = self._client = self._phc = None
 
     async def _read(self) -> Reading | None:
         pushes, interval_ns = self._pushes, self._history.sync_interval_ns() or NS_PER_S
@@ -170,6 +184,8 @@ class Ptp4l:
             (ManagementId.PORT_STATS_NP, self._port),
             (ManagementId.TIME_STATUS_NP, ALL_PORTS),
         )
+        read_ns, minus_boot_ns = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
+        phc = self._phc_reading()
         return Ptp4lSnapshot(
             before=before,
             status=_expect(TimeStatus, status),
@@ -179,9 +195,11 @@ class Ptp4l:
             properties=_expect(TimeProperties, properties),
             stats=None if isinstance(stats, Refused) else _expect(PortStats, stats),
             status_again=_expect(TimeStatus, again),
-            read_ns=self._clocks.boottime_ns(),
-            real_minus_boot_ns=real_minus_boot_ns(self._clocks),
-            frequency_ppb=self._frequency_ppb(),
+            read_ns=read_ns,
+            real_minus_boot_ns=minus_boot_ns,
+            frequency_ppb=phc.frequency_ppb if phc else self._frequency_ppb(),
+            max_frequency_ppb=phc.max_frequency_ppb if phc else self._max_frequency_ppb(),
+            phc=phc,
         )
 
     async def _query(self, *queries: ManagementQuery) -> list[Content | Refused]:
@@ -204,16 +222,44 @@ class Ptp4l:
         return "hardware" if _expect(PortProperties, response).hardware_stamps else "software"
 
     def _frequency_ppb(self) -> int | None:
-        if self._history.clock == "realtime":
-            return frequency_ppb()
-        return None if self._phc_frequency is None else self._phc_frequency.ppb()
+        return frequency_ppb() if self._history.clock == "realtime" else None
+
+    def _max_frequency_ppb(self) -> int | None:
+        return SYSTEM_CLOCK_LIMIT_PPB if self._history.clock == "realtime" else None
+
+    def _phc_reading(self) -> PhcSample | None:
+        """The PHC against the system clock; None with software timestamps, and where it cannot be read."""
+        if self._phc is None:
+            return None
+        try:
+            reading = self._phc.compare(self._clocks)
+        except SourceError as error:
+            if self._phc_problem != str(error):
+                self._phc_problem = str(error)
+                _log.warning("source %s: %s; the bound stays wider without this reading", self._name, error)
+            return None
+        self._phc_problem = None
+        return reading if isinstance(reading, PhcSample) else None
 
     async def _phc_index(self) -> int | None:
-        """The index of the PTP hardware clock: as configured, or as ptp4l 4.x reports it."""
+        """
+        The index of the PTP hardware clock: as configured, as ptp4l 4.x reports it, or that of the port's interface; None
+        where ptp4l reports neither.
+        """
         if self._options.phc is not None:
             return self._options.phc
         response = (await self._query((ManagementId.PORT_HWCLOCK_NP, 1)))[0]
-        return None if isinstance(response, Refused) else _expect(PortHwclock, response).phc
+        if not isinstance(response, Refused):
+            return _expect(PortHwclock, response).phc
+        response = (await self._query((ManagementId.PORT_PROPERTIES_NP, 1)))[0]
+        if isinstance(response, Refused):
+            return None
+        interface = _expect(PortProperties, response).interface
+        try:
+            return await asyncio.to_thread(phc_index, interface, self._machine)
+        except SourceError as error:
+            _log.warning("source %s: %s; set the source's phc to the number of its /dev/ptpN", self._name, error)
+            return None
 
     async def _following_port(self) -> int:
         """The port that follows a parent; 1 if none does."""

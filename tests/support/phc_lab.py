@@ -11,10 +11,10 @@ from typing import Any
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.drivers.kernel._machine import Machine, Timex, parse
-from timesyncd.drivers.phc._ioctl import OffsetIoctl
+from timesyncd.drivers.phc._ioctl import PhcIoctl
 from timesyncd.drivers.phc.phc import Phc, PhcOptions
 
-PRECISE, EXTENDED, BASIC = OffsetIoctl
+CAPABILITIES, PRECISE, EXTENDED, BASIC = PhcIoctl
 TAI_NS = 37_000_000_000
 
 
@@ -26,21 +26,27 @@ class SimulatedPhc:
     """
 
     clocks: FakeClocks = field(default_factory=FakeClocks)
-    knows: set[OffsetIoctl] = field(default_factory=lambda: {EXTENDED, BASIC})
+    knows: set[PhcIoctl] = field(default_factory=lambda: {EXTENDED, BASIC})
     ahead_ns: int = 0
     drift_ppb: int = 0
     delays: list[tuple[int, int]] = field(default_factory=lambda: [(500, 500)])
-    fails: dict[OffsetIoctl, list[int]] = field(default_factory=dict)
+    fails: dict[PhcIoctl, list[int]] = field(default_factory=dict)
     unknown: int = errno.EOPNOTSUPP
     steps_ns: int = 0
-    asked: list[OffsetIoctl] = field(default_factory=list)
+    max_adj_ppb: int | None = 62_499_999
+    asked: list[PhcIoctl] = field(default_factory=list)
     readings: list[int] = field(default_factory=list)
 
     def now_ns(self) -> int:
         drifted = (self.clocks.boot_ns - 1_000 * NS_PER_S) * self.drift_ppb // NS_PER_S
         return self.clocks.real_ns + TAI_NS + self.ahead_ns + drifted
 
-    def ask(self, fd: int, request: OffsetIoctl, asked: bytearray) -> None:
+    def ask(self, fd: int, request: PhcIoctl, asked: bytearray) -> None:
+        if request is CAPABILITIES:
+            if self.max_adj_ppb is None:
+                raise OSError(self.unknown, "not known")
+            struct.pack_into("=i", asked, 0, self.max_adj_ppb)
+            return
         self.asked.append(request)
         if self.fails.get(request):
             raise OSError(self.fails[request].pop(0), "due")
@@ -57,7 +63,7 @@ class SimulatedPhc:
         self.readings.append(count)
         self.take(asked, count, request)
 
-    def take(self, asked: bytearray, count: int, request: OffsetIoctl) -> None:
+    def take(self, asked: bytearray, count: int, request: PhcIoctl) -> None:
         """Three instants a reading; BASIC has one between two, shared."""
         apart = 48 if request is EXTENDED else 32
         put(asked, 16, self.clocks.real_ns)

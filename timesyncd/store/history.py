@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Select, Table, func, select, tuple_
 
 from timesyncd.bound import Reason
 from timesyncd.errors import ConfigError
-from timesyncd.sample import CHANGES, ClockSample, ClockState, NoSample, NoSampleCause, PortState
+from timesyncd.sample import CHANGES, ClockSample, ClockState, NoSample, NoSampleCause, PhcSample, PortState
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.index_scans import source_names
 from timesyncd.store.tables import (
@@ -229,7 +229,7 @@ def _records(connection: Connection, kind: Kind, rows: Select[Any]) -> Iterator[
             yield record
 
 
-_STORED = {field.name for field in fields(ClockSample)} - {"port_state", "exchanges"}
+_STORED = {field.name for field in fields(ClockSample)} - {"port_state", "exchanges", "phc"}
 
 
 def clock_readings(
@@ -267,7 +267,9 @@ def _readings(
 
 
 def _clock_sample(record: Record) -> ClockSample:
-    return ClockSample(port_state=PortState[record["port_state"]], **{name: record[name] for name in _STORED})
+    stored = {name: record[name] for name in _STORED}
+    phc = record["phc"] and PhcSample(**record["phc"])
+    return ClockSample(port_state=PortState[record["port_state"]], phc=phc, **stored)
 
 
 _POLL_FAILURES = (NoSampleCause.SOURCE_UNREACHABLE, NoSampleCause.SOURCE_MALFORMED, NoSampleCause.SOURCE_REFUSED)

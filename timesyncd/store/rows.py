@@ -229,7 +229,8 @@ def finding_entry(finding: FindingMessage, now_ns: int) -> RowEntry:
     return RowEntry(tables.finding, row, finding.subject, finding.since_realtime_ns, now_ns)
 
 
-_CLOCK_FIELDS = tuple(field.name for field in fields(ClockSample) if field.name not in ("port_state", "exchanges"))
+_CONVERTED = ("port_state", "exchanges", "phc")
+_CLOCK_FIELDS = tuple(field.name for field in fields(ClockSample) if field.name not in _CONVERTED)
 _of_sample = attrgetter(*_CLOCK_FIELDS)
 _OK = Reason.OK
 _REASON_CODES = {reason: reason.name.lower() for reason in Reason}
@@ -243,7 +244,7 @@ _BOUND_COLUMNS = (
 _NO_BOUND = (None,) * len(_BOUND_COLUMNS)
 
 #: The order in which `clock_values` has them.
-CLOCK_COLUMNS = (*_CLOCK_FIELDS, "realtime_ns", "port_state", "exchanges", *_BOUND_COLUMNS)
+CLOCK_COLUMNS = (*_CLOCK_FIELDS, "realtime_ns", *_CONVERTED, *_BOUND_COLUMNS)
 
 
 def clock_values(sample: ClockSample, bound: ErrorBound | None) -> Values:
@@ -254,6 +255,7 @@ def clock_values(sample: ClockSample, bound: ErrorBound | None) -> Values:
         sample.as_of_ns + sample.real_minus_boot_ns,
         _PORT_STATES[sample.port_state],
         _json(_plain(exchanges)) if exchanges else None,
+        _json(_columns_of(sample.phc)) if sample.phc else None,
         *(_NO_BOUND if bound is None else _bound_values(bound)),
     )
 

@@ -19,12 +19,14 @@ from pydantic import ValidationError
 from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.kernel import _machine
 from timesyncd.drivers.kernel._machine import Timex, clock_id
-from timesyncd.drivers.phc._device import PhcFrequency
+from timesyncd.drivers.phc._device import PhcReader
 from timesyncd.drivers.phc._ioctl import (
+    OFFSET_IOCTLS,
     PRECISE_GRANULARITY_NS,
-    OffsetIoctl,
+    PhcIoctl,
     ReadingWindow,
     ioctl_buffer,
+    max_frequency_ppb,
     shortest,
     windows,
 )
@@ -83,6 +85,7 @@ async def test_a_sample_has_the_reading_and_its_method(lab: Lab) -> None:
         frequency_ppb=1_000,
         system_frequency_ppb=-1_000,
         steered=None,
+        max_frequency_ppb=62_499_999,
     )
 
 
@@ -94,7 +97,7 @@ async def test_an_offset_of_zero_is_an_offset(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("knows", [EXTENDED, BASIC], ids=lambda request: str(request.name))
-async def test_the_shortest_window_wins(lab: Lab, knows: OffsetIoctl) -> None:
+async def test_the_shortest_window_wins(lab: Lab, knows: PhcIoctl) -> None:
     """Of all readings the one that was disturbed least counts, wherever in it the PHC was read."""
     lab.phc.knows = {knows}
     lab.phc.delays = [(9_000, 200), (300, 100), (70_000, 5), (250, 900)]
@@ -108,7 +111,7 @@ async def test_the_shortest_window_wins(lab: Lab, knows: OffsetIoctl) -> None:
     delays=st.lists(st.tuples(st.integers(0, 10**8), st.integers(0, 10**8)), min_size=1, max_size=25),
     ahead_ns=st.integers(-(10**18), 10**18),
 )
-def test_the_truth_is_within_half_the_width(knows: OffsetIoctl, delays: list[tuple[int, int]], ahead_ns: int) -> None:
+def test_the_truth_is_within_half_the_width(knows: PhcIoctl, delays: list[tuple[int, int]], ahead_ns: int) -> None:
     """However slow and lopsided the readings were, the true offset is in the interval, to the half nanosecond."""
     phc = SimulatedPhc(knows={knows}, delays=delays, ahead_ns=ahead_ns)
     asked = ioctl_buffer(knows, len(delays))
@@ -127,7 +130,7 @@ async def test_a_slow_reading_has_a_wide_window(lab: Lab) -> None:
 
 async def test_a_cross_timestamp_has_the_width_of_its_counters(lab: Lab) -> None:
     """PRECISE is one instant; what remains is how finely the two counters count."""
-    lab.phc.knows = set(OffsetIoctl)
+    lab.phc.knows = set(OFFSET_IOCTLS)
     found = await sample(lab.driver())
 
     assert (found.method, found.width_ns, found.offset_ns) == ("precise", PRECISE_GRANULARITY_NS, -TAI_NS)
@@ -164,12 +167,12 @@ async def test_a_busy_clock_is_asked_three_times(lab: Lab) -> None:
         (set(), {}, (Refused, "the driver supports no ioctl that reads the offset to the system clock")),
         ({EXTENDED}, {EXTENDED: [errno.EIO]}, (Unreachable, "due")),
         ({EXTENDED}, {PRECISE: [errno.ETIMEDOUT]}, (Unreachable, "due")),
-        (set(), {request: [errno.ENODEV] for request in OffsetIoctl}, (Unreachable, "due")),
+        (set(), {request: [errno.ENODEV] for request in OFFSET_IOCTLS}, (Unreachable, "due")),
     ],
     ids=["no way", "broken", "timed out", "gone"],
 )
 async def test_each_failure_has_its_error(
-    lab: Lab, knows: set[OffsetIoctl], fails: dict[OffsetIoctl, list[int]], reported: tuple[type[SourceError], str]
+    lab: Lab, knows: set[PhcIoctl], fails: dict[PhcIoctl, list[int]], reported: tuple[type[SourceError], str]
 ) -> None:
     """A clock that cannot be asked refuses; one that fails or is gone is unreachable, and is not asked in a worse way."""
     lab.phc.knows, lab.phc.fails = knows, fails
@@ -313,19 +316,45 @@ async def test_without_frequencies_there_is_still_a_sample(lab: Lab) -> None:
     assert (found.frequency_ppb, found.system_frequency_ppb) == (None, None)
 
 
-def test_the_frequency_of_a_phc_alone(lab: Lab) -> None:
-    """Positive: it is made to run faster than its oscillator. None: no such clock, or not for us to know."""
-    machine = lab.machine(phc_timex=lambda fd: timex(freq=-3 * 65536))
-    before = len(os.listdir("/proc/self/fd"))
-    sources = [PhcFrequency(3, machine), PhcFrequency(8, machine), PhcFrequency(3, lab.machine(phc_timex=denied))]
+@pytest.mark.parametrize("limit_ppb", [0, 32_767_999, 10**9, None])
+async def test_the_limit_of_the_clock_is_its_own(lab: Lab, limit_ppb: int | None) -> None:
+    """max_adj of PTP_CLOCK_GETCAPS; None where the clock's driver does not report it."""
+    lab.phc.max_adj_ppb = limit_ppb
 
-    assert [source.ppb() for source in sources] == [-3_000, None, None]
-    for source in sources:
-        source.close()
+    assert (await sample(lab.driver())).max_frequency_ppb == limit_ppb
+
+
+@pytest.mark.parametrize(("octets", "why"), [(bytes(79), "79 octets"), (b"\xff" * 80, "max_adj is -1 ppb")])
+def test_capabilities_that_cannot_be(octets: bytes, why: str) -> None:
+    """A short answer, and a negative limit."""
+    with pytest.raises(Malformed, match=why):
+        max_frequency_ppb(octets)
+
+
+def test_a_reader_compares_for_its_source(lab: Lab) -> None:
+    """The sample has the source's name and the frequency, positive = it is made to run faster than its oscillator."""
+    before = len(os.listdir("/proc/self/fd"))
+    reader = PhcReader("ptp4l", 3, lab.machine(phc_timex=lambda fd: timex(freq=-3 * 65536)))
+    found = reader.compare(lab.phc.clocks)
+    reader.close()
+
+    assert isinstance(found, PhcSample)
+    assert (found.source, found.clock, found.frequency_ppb, found.max_frequency_ppb) == (
+        "ptp4l",
+        "phc:3",
+        -3_000,
+        62_499_999,
+    )
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_phc_stays_open_between_two_readings_of_its_frequency(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_of_no_clock_says_which(lab: Lab) -> None:
+    """The device's path is in the error."""
+    with pytest.raises(Unreachable, match="ptp8: no such device"):
+        PhcReader("ptp4l", 8, lab.machine()).compare(lab.phc.clocks)
+
+
+def test_a_phc_stays_open_between_two_readings(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened once, even if the kernel does not report the frequency; opened again after it disappeared, since another may have replaced it."""
     opened: list[Path] = []
     errors, real_open = [0, errno.EACCES, 0, errno.ENODEV, 0], os.open
@@ -340,9 +369,13 @@ def test_a_phc_stays_open_between_two_readings_of_its_frequency(lab: Lab, monkey
         return timex(freq=65536)
 
     monkeypatch.setattr(os, "open", counting_open)
-    source = PhcFrequency(3, lab.machine(phc_timex=ask))
-    found = [(source.ppb(), len(opened)) for _ in range(5)]
-    source.close()
+    reader = PhcReader("ptp4l", 3, lab.machine(phc_timex=ask))
+    found = []
+    for _ in range(5):
+        compared = reader.compare(lab.phc.clocks)
+        assert isinstance(compared, PhcSample)
+        found.append((compared.frequency_ppb, len(opened)))
+    reader.close()
 
     assert found == [(1_000, 1), (None, 1), (1_000, 1), (None, 1), (1_000, 2)]
 
@@ -352,11 +385,16 @@ def ioc(direction: int, number: int, size: int) -> int:
 
 
 def test_nothing_can_be_set() -> None:
-    """The requests are the three that read, by number; there is no other."""
-    write, both = 1, 3
+    """The requests are the four that read, by number; there is no other."""
+    write, read, both = 1, 2, 3
 
-    assert [int(request) for request in OffsetIoctl] == [ioc(both, 8, 64), ioc(both, 9, 1216), ioc(write, 5, 832)]
-    assert [ioctl_buffer(request, 1)[4:].strip(b"\0") for request in OffsetIoctl] == [b""] * 3
+    assert [int(request) for request in PhcIoctl] == [
+        ioc(read, 1, 80),
+        ioc(both, 8, 64),
+        ioc(both, 9, 1216),
+        ioc(write, 5, 832),
+    ]
+    assert [ioctl_buffer(request, 1)[4:].strip(b"\0") for request in PhcIoctl] == [b""] * 4
 
 
 @dataclass
@@ -410,7 +448,7 @@ def test_the_clock_behind_a_file() -> None:
         (PRECISE, struct.pack("<16xqI36x", -(2**29) - 1, 0), "a time is before 1952 or after 2242"),
     ],
 )
-def test_an_answer_that_cannot_be(request_: OffsetIoctl, answer: bytes, why: str) -> None:
+def test_an_answer_that_cannot_be(request_: PhcIoctl, answer: bytes, why: str) -> None:
     """Malformed, never a guess."""
     with pytest.raises(Malformed, match=why):
         windows(request_, answer)

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from phc_lab import Lab, SimulatedPhc
 
+from timesyncd.bound import SYSTEM_CLOCK_LIMIT_PPB
 from timesyncd.clocks import FakeClocks
+from timesyncd.drivers.kernel._machine import Machine
 from timesyncd.drivers.ptp4l import _event_monitor, _socket, ptp4l
 from timesyncd.drivers.ptp4l._socket import MAX_QUERIES, own_path, subscription_s
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
@@ -82,7 +85,7 @@ class Script:
                     ">8sHBbqbBbBbB", self.identity, port, state, -3, delay, 0, 3, self.log_sync, mechanism, 1, 2
                 )
             case 0xC004:
-                return struct.pack(">8sHBBB", self.identity, 1, self.state, self.stamping, 3) + b"eth"
+                return struct.pack(">8sHBBB", self.identity, 1, self.state, self.stamping, 4) + b"eth0"
             case 0xC009:
                 return struct.pack(">8sHiBx", self.identity, 1, self.phc, 0)
             case 0xC005:
@@ -170,14 +173,16 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     scripted.stop()
 
 
-def driver_of(server: ScriptedPtp4l, clocks: FakeClocks | None = None, **options: object) -> Ptp4l:
+def driver_of(
+    server: ScriptedPtp4l, clocks: FakeClocks | None = None, machine: Machine | None = None, **options: object
+) -> Ptp4l:
     chosen = {"uds_address": server.path, "domain": 24} | options
-    return Ptp4l("gm", Ptp4lOptions.model_validate(chosen), server.path.parent, clocks or FakeClocks())
+    return Ptp4l("gm", Ptp4lOptions.model_validate(chosen), server.path.parent, clocks or FakeClocks(), machine)
 
 
-async def primed(server: ScriptedPtp4l, clocks: FakeClocks, **options: object) -> Ptp4l:
+async def primed(server: ScriptedPtp4l, clocks: FakeClocks, machine: Machine | None = None, **options: object) -> Ptp4l:
     """A driver that has seen one Sync already."""
-    driver = driver_of(server, clocks, **options)
+    driver = driver_of(server, clocks, machine, **options)
     server.script.sync(1)
     await driver.open()
     assert await driver.poll() == []
@@ -598,36 +603,75 @@ async def test_hardware_stamps_name_the_phc(server: ScriptedPtp4l) -> None:
     assert taken.clock == "phc"
 
 
-@dataclass
-class StandInFrequency:
-    """A PHC whose frequency reports its number."""
-
-    index: int
-
-    def ppb(self) -> int:
-        return 1_000 + self.index
-
-    def close(self) -> None: ...
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """A machine with /dev/ptp3 behind eth0."""
+    for folder in ("dev", "net", "proc"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "dev" / "ptp3").touch()
+    return Lab(tmp_path, SimulatedPhc())
 
 
-async def test_ptp4l_4_reports_the_phc(server: ScriptedPtp4l, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock gets its number, and its own frequency is read, not the system clock's; what is configured comes first."""
-    monkeypatch.setattr(ptp4l, "PhcFrequency", StandInFrequency)
-    server.script.stamping, server.script.phc = 1, 2
-    seen = []
-    for options in ({}, {"phc": 5}):
-        driver = await primed(server, FakeClocks(), **options)
-        server.script.sync(2)
-        seen.append(await sample(driver))
-        await driver.close()
+@pytest.mark.parametrize(("reported", "configured"), [(3, None), (2, 3), (None, None)])
+async def test_the_phc_is_read_at_each_sync(
+    server: ScriptedPtp4l, lab: Lab, reported: int | None, configured: int | None
+) -> None:
+    """
+    Its number is the configured one, else that of ptp4l 4.x, else that of the port's interface. Its own frequency and
+    limit count, not the system clock's.
+    """
+    server.script.stamping = 1
+    if reported is None:
+        server.script.refused = {0xC009: 2}
+    else:
+        server.script.phc = reported
+    options = {} if configured is None else {"phc": configured}
+    driver = await primed(server, lab.phc.clocks, machine=lab.machine(), **options)
+    server.script.sync(2)
+    taken = await sample(driver)
+    await driver.close()
 
-    assert [(taken.clock, taken.frequency_ppb) for taken in seen] == [("phc:2", 1_002), ("phc:5", 1_005)]
+    assert taken.phc is not None
+    assert (taken.clock, taken.phc.clock, taken.phc.source) == ("phc:3", "phc:3", taken.source)
+    assert (taken.frequency_ppb, taken.max_frequency_ppb) == (1_000, 62_499_999)
+    assert taken.phc.system_frequency_ppb == -1_000
+    assert taken.phc.as_of_ns >= taken.read_ns
 
 
-async def test_ptp4l_3_does_not_report_the_phc(server: ScriptedPtp4l) -> None:
-    """A read-only socket does not either: the clock stays a PHC without an index, whose frequency is unknown."""
-    server.script.stamping, server.script.refused = 1, {0xC009: 2}
+async def test_a_phc_that_cannot_be_read_is_reported_once(
+    server: ScriptedPtp4l, lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There are samples all the same, without the reading, its frequency and its limit."""
+    server.script.stamping, server.script.phc = 1, 8
+    driver = await primed(server, lab.phc.clocks, machine=lab.machine())
+    taken = []
+    for number in range(2, 5):
+        server.script.sync(number)
+        taken.append(await sample(driver))
+    await driver.close()
+
+    assert [(each.clock, each.phc, each.frequency_ppb, each.max_frequency_ppb) for each in taken] == [
+        ("phc:8", None, None, None)
+    ] * 3
+    assert [record.message for record in caplog.records if "ptp8" in record.message] == [
+        f"source {taken[0].source}: {lab.root}/dev/ptp8: no such device; the bound stays wider without this reading"
+    ]
+
+
+async def test_software_stamps_are_limited_by_adjtimex(server: ScriptedPtp4l) -> None:
+    """The tick slews the system clock by 10 %, and there is no PHC."""
     driver = await primed(server, FakeClocks())
+    server.script.sync(2)
+    taken = await sample(driver)
+    await driver.close()
+
+    assert (taken.max_frequency_ppb, taken.phc) == (SYSTEM_CLOCK_LIMIT_PPB, None)
+
+
+async def test_a_read_only_socket_does_not_report_the_phc(server: ScriptedPtp4l) -> None:
+    """Neither its number nor its interface: the clock stays a PHC without an index, whose frequency is unknown."""
+    server.script.refused = {0xC009: 2, 0xC004: 2}
+    driver = await primed(server, FakeClocks(), time_stamping="hardware")
     server.script.sync(2)
     taken = await sample(driver)
     await driver.close()

@@ -36,7 +36,7 @@ def clock_sample() -> None:
         *required(_TEXT, "source", "clock"),
         *required(_INT, "realtime_ns", "as_of_ns", "read_ns", "real_minus_boot_ns"),
         *required(_INT, "offset_ns", "path_delay_ns", "granularity_ns", "ingress_time_ns"),
-        *optional(_INT, "frequency_ppb"),
+        *optional(_INT, "frequency_ppb", "max_frequency_ppb"),
         *required(_TEXT, "port_state"),
         *optional(_TEXT, "grandmaster_identity", "parent_identity"),
         *required(_INT, "steps_removed", "clock_class", "clock_accuracy", "time_source"),
@@ -44,7 +44,7 @@ def clock_sample() -> None:
         *optional(_INT, "current_utc_offset_s"),
         *required(_INT, "sync_interval_ns", "delay_interval_ns"),
         *optional(_INT, "delay_requests_sent", "delay_responses_received"),
-        *optional(_JSON, "exchanges"),
+        *optional(_JSON, "exchanges", "phc"),
         *optional(_TEXT, "gm_status", "utc_status"),
         *bound("parent"),
         *bound("gm"),
@@ -64,7 +64,7 @@ def phc_sample() -> None:
         *required(_TEXT, "source", "clock"),
         *required(_INT, "realtime_ns", "as_of_ns", "real_minus_boot_ns", "offset_ns", "width_ns"),
         *required(_TEXT, "method"),
-        *optional(_INT, "frequency_ppb", "system_frequency_ppb"),
+        *optional(_INT, "frequency_ppb", "system_frequency_ppb", "max_frequency_ppb"),
         *optional(_FLAG, "steered"),
     )
 
