@@ -17,8 +17,11 @@ from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 DEFAULT_HOLDOVER_AFTER_NS = 5_000_000_000
 DEFAULT_VOID_AFTER_NS = 1_000_000_000_000
 
-#: The largest rate of a clock that was not observed: the kernel's slew limit, plus a tenth of it for the oscillator.
-UNKNOWN_PAST_PPB = 550_000
+#: The most that adjtimex makes CLOCK_REALTIME run off its oscillator: 10 % by the tick, and 500 ppm by the frequency.
+SYSTEM_CLOCK_LIMIT_PPB = 100_500_000
+
+#: The largest rate of a system clock that was not observed: that limit, and 50 ppm for the oscillator.
+UNKNOWN_PAST_PPB = SYSTEM_CLOCK_LIMIT_PPB + 50_000
 
 #: The share of moments at which the statistical bound contains the error; docs/error-bound.md derives it.
 STAT_PROBABILITY = 0.997
@@ -100,6 +103,7 @@ class Reason(IntEnum):
     GRANDMASTER_CHANGED = 39
     FOLLOWS_PHC = 40
     REFCLOCK_NOT_DECLARED = 41
+    STEERING_LIMIT_UNKNOWN = 42
 
     @property
     def text(self) -> str:
@@ -159,6 +163,7 @@ _REASON_TEXTS = {
     Reason.FOLLOWS_PHC: "chronyd follows a PTP hardware clock: it cannot know the error of the PTP path",
     Reason.REFCLOCK_NOT_DECLARED: "chronyd follows a reference clock that its source does not declare (refclocks)",
     Reason.NO_ANNOUNCE: "no Announce names the grandmaster: a change of the master cannot be detected",
+    Reason.STEERING_LIMIT_UNKNOWN: "neither the PHC's frequency nor its limit can be read, so its servo may move it by anything",
 }
 
 
@@ -248,6 +253,7 @@ class Term(StrEnum):
     PHC_READING = "phc_reading", "half the window of the PHC reading", 7
     PHC_TO_SYSTEM = "phc_to_system", "system clock minus PHC", 8
     SINCE_SAMPLE = "since_sample", "change since the sample", 9
+    PHC_AGE = "phc_age", "movement of the PHC around its reading", 10
 
 
 class Rate(StrEnum):

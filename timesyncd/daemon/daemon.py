@@ -293,8 +293,7 @@ class Daemon:
             for id, evidence in kernel_conditions(reading, offsets[0]).items():
                 self._publisher.set_condition(id, node, evidence)
         if isinstance(reading, ClockSample):
-            bounds = next(source.bounds for source in self._config.source if source.name == reading.source)
-            for id, evidence in path_conditions(reading, bounds.path_minimum_ns).items():
+            for id, evidence in path_conditions(reading, self._ensemble.refutations(reading.source)).items():
                 self._publisher.set_condition(id, reading.source, evidence)
         if isinstance(reading, UtcSample):
             for id, evidence in utc_conditions(reading).items():

@@ -214,12 +214,10 @@ CATALOGUE: dict[str, FindingKind] = {
         "if it is a GNSS receiver, declare it in refclocks of the chrony source, with its error; a clock that PTP "
         "feeds is no second opinion and stays undeclared",
     ),
-    "path-below-minimum": FindingKind(
+    "assumption-refuted": FindingKind(
         "warning",
-        "the path delay is below its calibrated minimum: the calibration is wrong, or a clock on the path "
-        "over-corrects",
-        "look for a transparent clock that over-corrects, or calibrate path_minimum_ns again; no sample counts "
-        "meanwhile",
+        "the samples refute an assumption of the configuration: a clock or a path is not what [source.bounds] states",
+        "correct the named value in [source.bounds] of this source; the observed one counts meanwhile",
     ),
     "no-announce": FindingKind(
         "warning",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from timesyncd.findings.catalogue import Judgement
 from timesyncd.findings.steering import unknown_discipline
 from timesyncd.messages.node import NodeState
 from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
+from timesyncd.model.source import Assumption, Refutation
 from timesyncd.sample import ClockSample, KernelSample, UtcOrigin, UtcSample
 from timesyncd.units import duration_text
 
@@ -83,13 +84,19 @@ def independence_conditions(
     }
 
 
-def path_conditions(sample: ClockSample, path_minimum_ns: int) -> Conditions:
-    """The same of one PTP sample."""
-    below = 0 <= sample.path_delay_ns < path_minimum_ns
-    evidence = f"the path delay is {sample.path_delay_ns} ns, path_minimum_ns is {path_minimum_ns}" if below else None
+def path_conditions(sample: ClockSample, refutations: Sequence[Refutation]) -> Conditions:
+    """The same of one PTP sample, and of the assumptions that its source's samples have refuted so far."""
     nameless = None in (sample.parent_identity, sample.grandmaster_identity)
     state = f"port {sample.port_state.name}, and no Announce names its parent" if nameless else None
-    return {"path-below-minimum": evidence, "no-announce": state}
+    refuted = "; ".join(map(_refutation_text, refutations)) or None
+    return {"assumption-refuted": refuted, "no-announce": state}
+
+
+def _refutation_text(refutation: Refutation) -> str:
+    assumption, assumed, observed = refutation
+    if assumption is Assumption.PATH_MINIMUM:
+        return f"{assumption} is {assumed}, and a path delay was below it: the minimum counts as 0 now"
+    return f"{assumption} is {assumed}, and the samples show {observed}: that value counts now"
 
 
 def utc_conditions(sample: UtcSample) -> Conditions:

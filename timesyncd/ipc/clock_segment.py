@@ -17,7 +17,7 @@ NAME = "clock"
 #: The runtime folder of a daemon that is not configured otherwise.
 DEFAULT_FOLDER = Path("/run/timesyncd")
 MAGIC = int.from_bytes(b"tsyncclk", "little")
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 
 #: An absent value is a number that no field can have: an unbounded error, an unknown identity, unknown seconds.
 ABSENT = -(2**63)

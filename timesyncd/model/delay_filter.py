@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from timesyncd.clocks import NS_PER_S
@@ -21,13 +23,17 @@ _FROZEN_FACTOR = 6
 #: delays with that noise.
 _NOISY_NS = 10.0
 
+#: A slope is the median of the slopes from so many samples to as many, so that one slow packet does not show.
+_SLOPE_SAMPLES = 3
+
 
 class FilterEntry(NamedTuple):
     """
     A sample in the window, `time_ns` on the measured clock; `refreshed_ns` is `DelayRefreshClock`'s time then.
 
     `unsteered_ns` is the forward difference as if no servo had steered since the first sample, right within
-    `uncertainty_ns`. `lower_bounds` are pairs of a time and a lower bound of the free oscillator's error then, from the
+    `uncertainty_ns`, which grows from entry to entry, and within `error_ns`, which is this entry's own: that of a PHC's
+    reading. `lower_bounds` are pairs of a time and a lower bound of the free oscillator's error then, from the
     raw delay exchanges.
     """
 
@@ -38,6 +44,7 @@ class FilterEntry(NamedTuple):
     unsteered_ns: float
     uncertainty_ns: float
     lower_bounds: tuple[tuple[int, float], ...]
+    error_ns: int = 0
 
 
 class DelayRefreshClock:
@@ -129,8 +136,34 @@ class DelayFilterWindow:
         offsets = [entry.sample.offset_ns for entry in self.entries]
         return max(offsets) - min(offsets)
 
+    def usual_movement_ns(self) -> float:
+        """The median movement of the offset from one sample to the next."""
+        offsets = [entry.sample.offset_ns for entry in self.entries]
+        return median(abs(new - old) for old, new in pairwise(offsets)) if len(offsets) > 1 else 0.0
+
     def largest_delay_ns(self) -> int:
         return max(entry.sample.path_delay_ns for entry in self.entries)
+
+    def smallest_delay_ns(self) -> int:
+        return min(entry.sample.path_delay_ns for entry in self.entries)
+
+    def largest_error_ns(self) -> int:
+        return max(entry.error_ns for entry in self.entries)
+
+    def slope_ppb(self) -> tuple[float, float]:
+        """
+        The rate of the free oscillator by the oldest and the newest samples, and its error: one path delay may hide in
+        it. Both are 0 while the samples are too few.
+        """
+        entries = self.entries
+        if len(entries) < 2 * _SLOPE_SAMPLES:
+            return 0.0, 0.0
+        elapsed_ns = entries[-_SLOPE_SAMPLES].time_ns - entries[0].time_ns
+        if elapsed_ns <= 0:
+            return 0.0, 0.0
+        slopes_ppb = [_slope_ppb(entries[at], entries[at - _SLOPE_SAMPLES]) for at in range(_SLOPE_SAMPLES)]
+        error_ns = self.largest_delay_ns() + 2 * self.largest_error_ns()
+        return median(slopes_ppb), error_ns * NS_PER_S / elapsed_ns
 
     def newest_delay_ns(self) -> int:
         """The larger path delay of the newest two samples: the newest offset may have been computed with either."""
@@ -141,8 +174,14 @@ class DelayFilterWindow:
     def _add_levels(self, entry: FilterEntry, drift: Drift) -> None:
         time_ns, uncertainty_ns = entry.time_ns, entry.uncertainty_ns
         level_ns = entry.unsteered_ns - drift.rate_ppb * time_ns / NS_PER_S
-        self._negated_upper.push(entry.number, -level_ns - uncertainty_ns - drift.wander_ppb * time_ns / NS_PER_S)
+        lowest_ns = level_ns - entry.error_ns + uncertainty_ns + drift.wander_ppb * time_ns / NS_PER_S
+        self._negated_upper.push(entry.number, -lowest_ns)
         for exchange_ns, lower_ns in entry.lower_bounds:
             level = lower_ns + uncertainty_ns - (drift.rate_ppb - drift.wander_ppb) * exchange_ns / NS_PER_S
             self._lower_bounds.push(entry.number, level)
         self.spread.push(entry.number, level_ns)
+
+
+def _slope_ppb(old: FilterEntry, new: FilterEntry) -> float:
+    elapsed_ns = new.time_ns - old.time_ns
+    return (new.unsteered_ns - old.unsteered_ns) * NS_PER_S / elapsed_ns if elapsed_ns else 0.0

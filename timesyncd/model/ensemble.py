@@ -20,15 +20,16 @@ from timesyncd.model.error_bound import (
     system_clock_bound,
     utc_bound,
     utc_only_bound,
+    utc_seconds_removed,
     wider,
     with_agreement,
     without_implausible,
 )
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
 from timesyncd.model.oscillator import Drift
-from timesyncd.model.phc import PhcLink, PhcMemory
+from timesyncd.model.phc import PhcLink, PhcMemory, SyncCrossing
 from timesyncd.model.selection import Agreement, Claim, agree
-from timesyncd.model.source import Coasting, ParentBound, SourceMemory
+from timesyncd.model.source import CarriedSync, Coasting, ParentBound, Refutation, SourceMemory
 from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
 
 #: The programs that steer CLOCK_REALTIME and never slew an NTP daemon's offset away, as the kernel driver names them.
@@ -88,6 +89,7 @@ class Ensemble:
         self.agreement: Agreement | None = None
         self._settings = dict(settings)
         self._memories = {name: SourceMemory(each.source) for name, each in settings.items()}
+        self._crossings = {name: SyncCrossing(each.source) for name, each in settings.items()}
         self._phc_links: dict[str, PhcLink] = {}
         self._phc_memories: dict[str, PhcMemory] = {}
         self._bounds: dict[str, ErrorBound] = {}
@@ -121,14 +123,31 @@ class Ensemble:
         if last and (change := _change(last, reading)):
             # The bound is against the former clock, and the servo may already follow the new one.
             update = self._invalidate_source(reading.source, change, reading.read_ns)
-            memory.accept(reading)
+            memory.accept(*self._on_system_clock(reading))
             return update
-        parent = memory.accept(reading)
+        measured = self._on_system_clock(reading)
+        if measured[1] is None and reading.phc is not None:
+            return self._invalidate_source(reading.source, Reason.CLOCK_STEPPED, reading.read_ns)
+        parent = memory.accept(*measured)
         if parent is None:
             return EnsembleUpdate(self._coasted(reading.source, memory.coasting(reading.read_ns), reading.read_ns))
         self._samples[reading.source], self._parents[reading.source] = reading, parent
         bound = self._source_bound(reading.source)
         return EnsembleUpdate(self._published(bound, reading.read_ns), parent.phase_jump_ns, bound)
+
+    def _on_system_clock(self, reading: ClockSample) -> tuple[ClockSample, CarriedSync | None]:
+        """
+        The sample carried over to the system clock where the PHC was read at the Sync. Otherwise as it is, on the PHC,
+        whose link to the system clock ages by the frequency that this Sync shows.
+        """
+        settings = self._settings[reading.source].source
+        carried = self._crossings[reading.source].carry_over(reading, utc_seconds_removed(reading, settings))
+        if carried is not None:
+            return carried
+        if reading.clock in self._phc_links and reading.frequency_ppb is not None:
+            link = self._phc_memories[reading.clock].accept_frequency(reading.read_ns, reading.frequency_ppb)
+            self._phc_links[reading.clock] = link or self._phc_links[reading.clock]
+        return reading, None
 
     def _source_bound(self, source: str) -> ErrorBound:
         """The bound by the newest sample of this source alone."""
@@ -324,6 +343,10 @@ class Ensemble:
         """The bound by this source alone, of whatever age."""
         return self._bounds.get(source)
 
+    def refutations(self, source: str) -> tuple[Refutation, ...]:
+        """The assumptions about this source that its samples have refuted."""
+        return self._memories[source].refutations
+
     def drift(self, source: str) -> Drift | None:
         """The local oscillator's learned drift against this source."""
         return self._memories[source].drift
@@ -448,6 +471,7 @@ class Ensemble:
     def _drop(self, source: str, reason: Reason) -> EnsembleUpdate:
         """Drop all that is known by this source, and its link to the PHC."""
         self._memories[source].clear()
+        self._crossings[source].interrupt()
         sample = self._samples.pop(source, None)
         if sample is not None and sample.clock in self._phc_memories:
             self._phc_links.pop(sample.clock, None)

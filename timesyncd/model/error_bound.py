@@ -140,20 +140,25 @@ def system_clock_bound(
     """
     The system clock's bound against the parent.
 
-    With software timestamps this is the sample's own. With hardware timestamps the PHC's bound is carried over by the
-    `link`; without a link the system clock is unbounded.
+    With software timestamps, and where the PHC was read at the Sync, `parent` is that already. Otherwise the PHC's
+    bound is carried over by the `link`; without a link the system clock is unbounded.
     """
-    if sample.clock == "realtime":
+    if sample.clock == "realtime" or parent.of_system_clock:
         return parent
     if link is None or parent.as_of_ns - link.as_of_ns >= DEFAULT_VOID_AFTER_NS:
         nothing = unbounded(Reason.PHC_NOT_MEASURED)
         return parent._replace(bound=nothing, statistical=nothing)
     at_ns = max(parent.as_of_ns, link.as_of_ns)
+    age_ns = link.age_ns(at_ns)
+    if age_ns is None or link.growth_ppb is None:
+        unknown = unbounded(Reason.STEERING_LIMIT_UNKNOWN)
+        return parent._replace(bound=unknown, statistical=unknown)
     later_ns = at_ns - parent.as_of_ns
     hard, stat = _grown(parent.bound, later_ns), _grown(parent.statistical, later_ns)
     grown_ns = (hard.bound_ns or 0) - (parent.bound.bound_ns or 0)
-    offset_ns, error_ns = link.offset_ns + utc_seconds_removed(sample, settings) * NS_PER_S, link.error_at(at_ns)
-    terms = {Term.PHC_READING: error_ns, Term.PHC_TO_SYSTEM: abs(offset_ns)}
+    offset_ns = link.offset_ns + utc_seconds_removed(sample, settings) * NS_PER_S
+    error_ns = link.error_ns + age_ns
+    terms = {Term.PHC_READING: link.error_ns, Term.PHC_AGE: age_ns, Term.PHC_TO_SYSTEM: abs(offset_ns)}
     return parent._replace(
         as_of_ns=at_ns,
         bound=hard.plus(abs(offset_ns) + error_ns, link.growth_ppb),

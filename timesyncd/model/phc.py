@@ -1,6 +1,11 @@
 """
-The system clock relative to a PTP hardware clock (PHC): from readings of both to a link that carries a bound from one
-to the other. Pure.
+A PTP hardware clock (PHC) and the system clock: from readings of both to a bound on the system clock. Pure.
+
+`SyncCrossing` carries each Sync over to the system clock by the PHC's reading right after it. What a servo does to the PHC
+later is then of no interest: only the system clock's own frequency counts, and that is always readable.
+
+`PhcMemory` makes a link from the readings of a source that reads the PHC apart from the Syncs. The link ages by all that
+a servo may do to either clock.
 """
 
 from __future__ import annotations
@@ -8,23 +13,128 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from timesyncd.bound import growth_ns
+from timesyncd.bound import SYSTEM_CLOCK_LIMIT_PPB, growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.oscillator import Oscillator
-from timesyncd.model.servo import Steering, steering_ppb
-from timesyncd.model.source import SourceSettings
+from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, correction_ppb, steering_ppb
+from timesyncd.model.source import CarriedSync, SourceSettings
 from timesyncd.model.statistics import SlidingMaximum
-from timesyncd.sample import PhcSample
+from timesyncd.sample import ClockSample, DelayExchange, PhcSample
 
 #: The largest change of frequency is taken over this many readings.
 _WINDOW = 20
+
+#: Two readings of the PHC further apart than this many Sync intervals do not show its rate between them.
+_MOST_INTERVALS = 2.5
+
+#: A Sync shows in ptp4l's data sets at most so long after it was received.
+_MOST_LATE_NS = NS_PER_S
+
+
+class SyncCrossing:
+    """
+    Carries the Syncs of one source over from the PHC to the system clock.
+
+    A PHC keeps its frequency from one Sync to the next, since its servo acts at a Sync. So the rate between two
+    readings holds back to the Sync, except for what the servo did in response to that Sync.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._last: tuple[ClockSample, PhcSample] | None = None
+
+    def carry_over(self, sample: ClockSample, seconds_removed: int) -> tuple[ClockSample, CarriedSync] | None:
+        """
+        The same Sync as a sample of the system clock, and what the crossing adds to its error.
+
+        `seconds_removed` is the PHC minus UTC. None: the PHC was not read, or it was stepped between Sync and reading.
+        """
+        reading, last = sample.phc, self._last
+        self._last = None if reading is None else (sample, reading)
+        if reading is None:
+            return None
+        latest_ns = reading.phc_ns + reading.width_ns - sample.ingress_time_ns
+        if not 0 <= latest_ns <= reading.as_of_ns - sample.as_of_ns + _MOST_LATE_NS:
+            self._last = None
+            return None
+        if last is not None and not self._is_next(last[1], reading, sample.sync_interval_ns):
+            last = None
+        rate_ppb, age_ns = self._since_sync(sample, reading, last, latest_ns)
+        difference_ns = reading.offset_ns - round(rate_ppb * latest_ns / NS_PER_S)
+        offset_ns = difference_ns + seconds_removed * NS_PER_S
+        half_ns = -(-reading.width_ns // 2)
+        carried = CarriedSync(half_ns, age_ns, *_moved_ns(reading, last))
+        return replace(
+            sample,
+            offset_ns=sample.offset_ns + offset_ns,
+            ingress_time_ns=sample.ingress_time_ns + difference_ns,
+            frequency_ppb=reading.system_frequency_ppb,
+            max_frequency_ppb=SYSTEM_CLOCK_LIMIT_PPB,
+            exchanges=_carried_exchanges(sample, reading, last, seconds_removed, half_ns + age_ns),
+        ), carried
+
+    def interrupt(self) -> None:
+        """A clock was stepped: the next reading is not comparable with the last one."""
+        self._last = None
+
+    def _is_next(self, last: PhcSample, reading: PhcSample, sync_interval_ns: int) -> bool:
+        """Whether these are readings of one PHC at two Syncs in a row."""
+        apart_ns = reading.as_of_ns - last.as_of_ns
+        return last.clock == reading.clock and 0 < apart_ns <= _MOST_INTERVALS * max(sync_interval_ns, NS_PER_S)
+
+    def _since_sync(
+        self, sample: ClockSample, reading: PhcSample, last: tuple[ClockSample, PhcSample] | None, latest_ns: int
+    ) -> tuple[float, int]:
+        """
+        The rate of system clock minus PHC since the Sync, and the error that its age makes at most, at `latest_ns` after
+        it.
+        """
+        limit_ppb = FASTEST_SERVO_PPB if sample.max_frequency_ppb is None else sample.max_frequency_ppb
+        if last is None:
+            return 0.0, growth_ns(limit_ppb + 2 * self._settings.local_drift_ppb, latest_ns)
+        last_sample, last_reading = last
+        apart_ns = reading.as_of_ns - last_reading.as_of_ns
+        rate_ppb = (reading.offset_ns - last_reading.offset_ns) * NS_PER_S / apart_ns
+        corrected_ppb = correction_ppb(last_sample.offset_ns, sample.offset_ns, sample.sync_interval_ns)
+        unsure_ns = (reading.width_ns + last_reading.width_ns) * latest_ns // (2 * apart_ns) + 1
+        return rate_ppb, growth_ns(min(2 * limit_ppb, corrected_ppb), latest_ns) + unsure_ns
+
+
+def _moved_ns(reading: PhcSample, last: tuple[ClockSample, PhcSample] | None) -> tuple[int | None, int]:
+    """How far system clock minus PHC moved since the last Sync's reading (None: not known), and the error of that."""
+    if last is None:
+        return None, 0
+    return reading.offset_ns - last[1].offset_ns, -(-(reading.width_ns + last[1].width_ns) // 2)
+
+
+def _carried_exchanges(
+    sample: ClockSample,
+    reading: PhcSample,
+    last: tuple[ClockSample, PhcSample] | None,
+    seconds_removed: int,
+    error_ns: int,
+) -> tuple[DelayExchange, ...]:
+    """
+    The exchanges since the last reading, on the system clock: its difference to the PHC lay between those of the two
+    readings.
+    """
+    if last is None or not sample.exchanges:
+        return ()
+    since = last[1]
+    lowest_ns = min(since.offset_ns, reading.offset_ns) + seconds_removed * NS_PER_S
+    lowest_ns -= error_ns + -(-since.width_ns // 2)
+    return tuple(
+        DelayExchange(exchange.local_ns + reading.offset_ns, exchange.reverse_ns - lowest_ns)
+        for exchange in sample.exchanges
+        if since.phc_ns <= exchange.local_ns <= reading.phc_ns
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PhcLink:
     """
     CLOCK_REALTIME minus PHC was `offset_ns` +- `error_ns` at `as_of_ns` (CLOCK_BOOTTIME), and that error grows by
-    `growth_ppb`.
+    `growth_ppb`; None: by an unknown rate, since neither the PHC's frequency nor its limit can be read.
 
     `stepped`: the difference moved by more than that since the last reading, so one of the two clocks was stepped.
     """
@@ -32,12 +142,12 @@ class PhcLink:
     as_of_ns: int
     offset_ns: int
     error_ns: int
-    growth_ppb: int
+    growth_ppb: int | None
     stepped: bool = False
 
-    def error_at(self, boottime_ns: int) -> int:
-        """The error at this moment, rounded up."""
-        return self.error_ns + growth_ns(self.growth_ppb, max(0, boottime_ns - self.as_of_ns))
+    def age_ns(self, boottime_ns: int) -> int | None:
+        """How far the two clocks may have moved apart unread until this moment, rounded up; None: by anything."""
+        return None if self.growth_ppb is None else growth_ns(self.growth_ppb, max(0, boottime_ns - self.as_of_ns))
 
 
 class PhcMemory:
@@ -50,46 +160,95 @@ class PhcMemory:
         self._changes = SlidingMaximum()
         self._number = 0
         self._last: PhcLink | None = None
+        self._first: tuple[int, float] | None = None
+        self._sample: PhcSample | None = None
 
     def accept(self, sample: PhcSample) -> PhcLink:
-        steering = self._steering
-        steering.add_reading(sample.as_of_ns, _difference(sample))
-        steering.add_innovation(0.0, 0.0)
-        self._number += 1
-        self._changes.push(self._number, steering.change_ppb)
-        self._changes.expire(self._number - _WINDOW + 1)
+        steering, limit_ppb = self._steering, _limit_ppb(sample)
+        self._sample = sample
+        self._add_frequency(sample.as_of_ns, sample)
         if steering.frequency_ppb is None:
             self._oscillator.interrupt()
+            self._first = None
         else:
-            self._oscillator.add(sample.as_of_ns, sample.offset_ns - steering.steered_ns, -steering.frequency_ppb)
-        link = PhcLink(sample.as_of_ns, sample.offset_ns, -(-sample.width_ns // 2), self._growth_ppb())
+            unsteered_ns = sample.offset_ns - steering.steered_ns
+            self._oscillator.add(sample.as_of_ns, unsteered_ns, -steering.frequency_ppb)
+            self._first = self._first or (sample.as_of_ns, unsteered_ns)
+        growth_ppb = self._growth_ppb(sample, limit_ppb)
+        link = PhcLink(sample.as_of_ns, sample.offset_ns, -(-sample.width_ns // 2), growth_ppb)
         last, self._last = self._last, link
         if last is not None and self._stepped(last, link):
             self._oscillator.interrupt()
+            self._first = None
             return replace(link, stepped=True)
         return link
+
+    def accept_frequency(self, boottime_ns: int, frequency_ppb: int) -> PhcLink | None:
+        """
+        The PHC's frequency as a Sync shows it: the last link ages by it, from its reading on. None: there is no link.
+        """
+        if self._last is None or self._sample is None:
+            return None
+        sample = replace(self._sample, frequency_ppb=frequency_ppb)
+        self._add_frequency(boottime_ns, sample)
+        growth_ppb = self._growth_ppb(sample, _limit_ppb(sample))
+        if growth_ppb is not None and self._last.growth_ppb is not None:
+            growth_ppb = max(growth_ppb, self._last.growth_ppb)
+        self._last = replace(self._last, growth_ppb=growth_ppb)
+        return self._last
 
     def interrupt(self) -> None:
         """A clock was stepped, or may have been: the next reading is not comparable with the last one."""
         self._oscillator.interrupt()
-        self._last = None
+        self._last = self._first = self._sample = None
+
+    def _add_frequency(self, boottime_ns: int, sample: PhcSample) -> None:
+        self._steering.add_reading(boottime_ns, _difference(sample), _limit_ppb(sample) or FASTEST_SERVO_PPB)
+        self._steering.add_innovation(0.0, 0.0)
+        self._number += 1
+        self._changes.push(self._number, self._steering.change_ppb)
+        self._changes.expire(self._number - _WINDOW + 1)
 
     def _stepped(self, last: PhcLink, new: PhcLink) -> bool:
+        if last.growth_ppb is None or new.growth_ppb is None:
+            return False  # whatever moved may have been slewed
         growth_ppb = max(last.growth_ppb, new.growth_ppb)
         if self._oscillator.drift is None:
             growth_ppb += 2 * self._settings.local_drift_ppb
         explained_ns = last.error_ns + new.error_ns + growth_ppb * (new.as_of_ns - last.as_of_ns) // NS_PER_S
         return abs(new.offset_ns - last.offset_ns) > explained_ns + STEP_TOLERANCE_NS
 
-    def _growth_ppb(self) -> int:
+    def _growth_ppb(self, sample: PhcSample, limit_ppb: int | None) -> int | None:
         drift, frequency_ppb, settings = self._oscillator.drift, self._steering.frequency_ppb, self._settings
         if frequency_ppb is None:
-            return 2 * settings.local_drift_ppb + steering_ppb(None)
-        steered_ppb = steering_ppb(self._changes.value)
-        if drift is None:  # either oscillator may be off by the assumed drift
-            return 2 * settings.local_drift_ppb + abs(frequency_ppb) + steered_ppb
+            return None if limit_ppb is None else 2 * settings.local_drift_ppb + limit_ppb
+        steered_ppb = steering_ppb(self._changes.value, limit_ppb or FASTEST_SERVO_PPB)
+        if drift is None:
+            return self._unlearned_ppb(sample) + abs(frequency_ppb) + steered_ppb
         wander_ppb = max(drift.wander_ppb + 2 * drift.range_ppb, settings.drift_floor_ppb)
         return math.ceil(abs(drift.rate_ppb + frequency_ppb) + wander_ppb) + steered_ppb
+
+    def _unlearned_ppb(self, sample: PhcSample) -> int:
+        """
+        Either oscillator may be off by the assumed drift; and the two run apart at least as the readings in hand show.
+        """
+        assumed_ppb = 2 * self._settings.local_drift_ppb
+        if self._first is None or self._first[0] == sample.as_of_ns:
+            return assumed_ppb
+        elapsed_ns = sample.as_of_ns - self._first[0]
+        moved_ns = abs(sample.offset_ns - self._steering.steered_ns - self._first[1])
+        if moved_ns * NS_PER_S <= assumed_ppb * elapsed_ns:
+            return assumed_ppb
+        return math.ceil((moved_ns + sample.width_ns) * NS_PER_S / elapsed_ns)
+
+
+def _limit_ppb(sample: PhcSample) -> int | None:
+    """
+    How far servos can make the two clocks run apart, in ppb: by the limit of each clock whose frequency cannot be read,
+    or else its frequency. None: the PHC's limit is not known either.
+    """
+    phc_ppb = sample.frequency_ppb if sample.max_frequency_ppb is None else sample.max_frequency_ppb
+    return None if phc_ppb is None else abs(phc_ppb) + SYSTEM_CLOCK_LIMIT_PPB
 
 
 def _difference(sample: PhcSample) -> int | None:

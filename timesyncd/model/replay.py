@@ -35,6 +35,9 @@ _GNSS = 0x20
 _CLASS_UNKNOWN = 248
 _ACCURACY_UNKNOWN = 0xFE
 
+#: A trace does not contain the Sync interval, which limits how strongly a servo responds: that of 128 Syncs a second.
+_FASTEST_SYNC_NS = NS_PER_S // 128
+
 _FOLLOWING = (None, PortState.SLAVE, PortState.UNCALIBRATED)
 
 
@@ -112,8 +115,8 @@ class StoredReplay:
     """
     Runs the stored readings of a daemon's clock source `source` through the model, in their order.
 
-    With hardware timestamps the bounds are those of the measured PHC: its difference to the system clock is not in
-    these readings.
+    With hardware timestamps the bounds are those of the system clock where the PHC was read at each Sync, and otherwise
+    those of the measured PHC.
     """
 
     def __init__(self, source: str, settings: EnsembleSettings) -> None:
@@ -130,7 +133,7 @@ class StoredReplay:
         if self._last is not None and (broken := _broken(self._last, reading)):
             self._accept(broken)
         self._last = reading
-        self._accept(replace(reading, clock="realtime"))
+        self._accept(reading if reading.phc else replace(reading, clock="realtime"))
         return bounds_at(self._bound, reading.read_ns)
 
     def _accept(self, reading: ClockSample | NoSample) -> None:
@@ -186,7 +189,7 @@ def _sample(row: TraceRow, last_ns: int) -> ClockSample:
         time_traceable=True,
         current_utc_offset_s=SETTINGS.source.utc_offset_s,
         time_source=_GNSS,
-        sync_interval_ns=NS_PER_S,
+        sync_interval_ns=_FASTEST_SYNC_NS,
         delay_interval_ns=NS_PER_S,
         frequency_ppb=_frequency_ppb(row),
     )

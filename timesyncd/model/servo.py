@@ -10,8 +10,12 @@ import math
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.statistics import OUTLIER_FACTOR, RobustMean
 
-#: The largest rate at which a servo or an operator can slew the clock: the kernel's limit.
-SLEW_LIMIT_PPB = 500_000
+#: No servo moves a clock faster than this: it is beyond the max_adj of any card, and beyond linuxptp's max_frequency.
+FASTEST_SERVO_PPB = 10**9
+
+#: linuxptp's limits of a PI servo's gains (pi_proportional_norm_max, pi_integral_norm_max), per Sync interval.
+_PROPORTIONAL_GAIN = 1
+_INTEGRAL_GAIN = 2
 
 #: Between two readings, a servo that reacts to an offset may have been this many times faster than the change it shows
 #: at their ends,
@@ -46,20 +50,26 @@ class Steering:
         self.uncertainty_ns = 0.0
         self.phase_uncertainty_ns = 0.0
         self.change_ppb = 0.0
+        self._limit_ppb = FASTEST_SERVO_PPB
         self._time_ns: int | None = None
         self._usual_change_ppb = RobustMean()
         self._unread_ns = 0
 
-    def add_reading(self, time_ns: int, frequency_ppb: int | None) -> None:
-        """The frequency as read at `time_ns` of the steered clock; None = it could not be read."""
+    def add_reading(self, time_ns: int, frequency_ppb: int | None, limit_ppb: int = FASTEST_SERVO_PPB) -> None:
+        """
+        The frequency as read at `time_ns` of the steered clock; None = it could not be read.
+
+        `limit_ppb` is the most that the servo may have made of it since the last reading, where that was not read.
+        """
         before, last_ns = self.frequency_ppb, self._time_ns
         self.frequency_ppb, self._time_ns, self.frequency_before_ppb = frequency_ppb, time_ns, before
+        self._limit_ppb = limit_ppb
         self.change_ppb, self._unread_ns = 0.0, 0
         if last_ns is None:
             return
         if before is None or frequency_ppb is None:
-            self.change_ppb = SLEW_LIMIT_PPB
-            self.uncertainty_ns += SLEW_LIMIT_PPB * abs(time_ns - last_ns) / NS_PER_S
+            self.change_ppb = limit_ppb
+            self.uncertainty_ns += limit_ppb * abs(time_ns - last_ns) / NS_PER_S
             return
         # A time that goes back is subtracted again: a Sync may be reported late, after a reading of the frequency
         # alone.
@@ -95,17 +105,35 @@ class Steering:
             corrected_ns = innovation_ns * math.expm1(min(_GAIN_FACTOR * gain * unread_s, _MAX_CORRECTION_EXPONENT))
             unexplained_ppb = self.change_ppb - OUTLIER_FACTOR * usual_ppb - _GAIN_FACTOR * gain * offsets_ns
             integrated_ns = max(0.0, unexplained_ppb) / (_INTEGRAL_SHARE * gain)
-            self.uncertainty_ns += min(corrected_ns + integrated_ns, SLEW_LIMIT_PPB * unread_s)
+            self.uncertainty_ns += min(corrected_ns + integrated_ns, self._limit_ppb * unread_s)
         if self._unread_ns:
             self._usual_change_ppb.add(self.change_ppb)
 
 
-def steering_ppb(largest_change_ppb: float | None) -> int:
+def steering_ppb(largest_change_ppb: float, limit_ppb: int) -> int:
     """
-    The rate at which a servo may move the clock between two readings: three times the largest change of frequency
-    between two readings of the window, at most the kernel's slew limit; the limit also while the frequency cannot be
-    read (None).
+    The rate at which a servo may move the clock between two readings of its frequency: three times the largest change
+    between two readings of the window, and at most the clock's own limit.
     """
-    if largest_change_ppb is None:
-        return SLEW_LIMIT_PPB
-    return min(SLEW_LIMIT_PPB, 3 * int(largest_change_ppb))
+    return min(limit_ppb, 3 * int(largest_change_ppb))
+
+
+def correction_ppb(offset_before_ns: int, offset_ns: int, sync_interval_ns: int) -> int:
+    """
+    How far a PI servo may change the clock's frequency in response to the newest offset, with linuxptp's largest gains.
+    """
+    moved_ns = abs(offset_ns - offset_before_ns)
+    corrected_ns = _PROPORTIONAL_GAIN * moved_ns + _INTEGRAL_GAIN * abs(offset_ns)
+    return min(FASTEST_SERVO_PPB, corrected_ns * NS_PER_S // max(1, sync_interval_ns))
+
+
+def response_ppb(offset_before_ns: int, offset_ns: int, elapsed_ns: int, delay_ns: int, sync_interval_ns: int) -> int:
+    """
+    The fastest rate against its master at which a PI servo leaves a clock whose frequency cannot be read.
+
+    The rate up to the newest Sync shows in the two newest offsets, which are `elapsed_ns` apart, within what two path
+    delays may hide. The servo's correction by the newest offset comes on top. `delay_ns` is the largest path delay.
+    """
+    shown_ns = abs(offset_ns - offset_before_ns) + 2 * max(0, delay_ns)
+    shown_ppb = shown_ns * NS_PER_S // max(1, elapsed_ns)
+    return min(FASTEST_SERVO_PPB, shown_ppb + correction_ppb(offset_before_ns, offset_ns, sync_interval_ns))

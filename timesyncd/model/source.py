@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, Rate, Term
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.delay_filter import DelayFilterWindow, DelayRefreshClock, FilterEntry
 from timesyncd.model.oscillator import Drift, Oscillator
-from timesyncd.model.servo import Steering, steering_ppb
+from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, response_ppb, steering_ppb
 from timesyncd.model.statistics import OUTLIER_FACTOR, RobustMean, SlidingMaximum, statistical_terms
 from timesyncd.sample import ClockSample, DelayExchange
 
@@ -51,13 +52,50 @@ _MAX_ENTRIES = 4096
 _SHORT_GAP_NS = 10 * NS_PER_S
 
 
+class Assumption(StrEnum):
+    """An assumption of `SourceSettings` that samples can refute; the value is its name in the file."""
+
+    LOCAL_DRIFT = "local_drift_ppb"
+    DRIFT_FLOOR = "drift_floor_ppb"
+    GRANDMASTER_RATE = "grandmaster_rate_ppb"
+    BOUNDARY_CLOCK_ERROR = "boundary_clock_error_ns"
+    PATH_MINIMUM = "path_minimum_ns"
+
+
+class Refutation(NamedTuple):
+    """The samples show `observed` where the file assumes `assumed`; the observed value counts from then on."""
+
+    assumption: Assumption
+    assumed: int
+    observed: int
+
+
+class CarriedSync(NamedTuple):
+    """
+    What it adds to the error that a Sync was carried over from the PHC to the system clock.
+
+    `reading_ns` is half the window of the PHC's reading, `age_ns` how far the PHC may have moved unseen between Sync and
+    reading. System clock minus PHC moved by `moved_ns` since the last Sync's reading (None: not known), within
+    `moved_error_ns`.
+    """
+
+    reading_ns: int
+    age_ns: int
+    moved_ns: int | None
+    moved_error_ns: int
+
+    @property
+    def error_ns(self) -> int:
+        return self.reading_ns + self.age_ns
+
+
 class ParentBound(NamedTuple):
     """
     The bounds against the parent at `as_of_ns` (CLOCK_BOOTTIME), which is `since_sample_ns` later than the sample.
 
     `terms` add up to the hard bound, `stat_terms` to the statistical one, `rates` (ppb) to the growth of the hard one.
     The true offset, local minus parent, lies in [`low_ns`, `high_ns`]. `phase_jump_ns` is the movement of the offset
-    that neither delays nor rates explain.
+    that neither delays nor rates explain. `of_system_clock`: it bounds the system clock, not the PHC.
     """
 
     as_of_ns: int
@@ -72,6 +110,7 @@ class ParentBound(NamedTuple):
     past_span_ns: int
     phase_jump_ns: int | None = None
     since_sample_ns: int = 0
+    of_system_clock: bool = False
 
 
 class Coasting(NamedTuple):
@@ -100,6 +139,20 @@ class _CoastingState:
     growth_ppb: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """
+    No Sync came for `length_ns` before the entry `after`. Meanwhile the free oscillator moved by `beyond_ns` more than by
+    its learned rate, of which it was assumed to stay within `assumed_ppb`. `delay_ns` is the path delay before.
+    """
+
+    after: FilterEntry
+    length_ns: int
+    beyond_ns: float
+    assumed_ppb: float
+    delay_ns: int
+
+
 class SourceMemory:
     """
     The samples that ptp4l's delay filter may still use.
@@ -118,7 +171,10 @@ class SourceMemory:
         self._noise = RobustMean()
         self._measured_minus_boot_ns = 0
         self._coasting: _CoastingState | None = None
-        self._clock: str | None = None
+        self._clock: tuple[str, bool] | None = None
+        self._limit_ppb = FASTEST_SERVO_PPB
+        self._carried: CarriedSync | None = None
+        self._assumed = _assumed(settings)
         self.clear()
 
     def clear(self) -> None:
@@ -128,29 +184,37 @@ class SourceMemory:
         self._refresh_clock = DelayRefreshClock()
         self._first: FilterEntry | None = None
         self._is_full = False
+        self._gap: _Gap | None = None
         self._disturbance = SlidingMaximum()
         self._change = SlidingMaximum()
         self._fastest = SlidingMaximum()
 
-    def accept(self, sample: ClockSample) -> ParentBound | None:
+    def accept(self, sample: ClockSample, carried: CarriedSync | None = None) -> ParentBound | None:
         """
         Add the next fresh sample of the same parent, and return the bound at it.
 
+        `carried`: the sample was measured on a PHC and carried over to the system clock.
+
         None while the delay filter may contain measurements from before this parent, or when the sample cannot be true:
-        its path delay is negative, or below the calibrated minimum.
+        its path delay is negative.
         """
-        if sample.clock != self._clock:
-            self._start_over(sample.clock)
+        measured = sample.clock, carried is not None
+        if measured != self._clock:
+            self._start_over(measured)
         elif self._source_restarted(sample):
             self.clear()
         elif len(self._window.entries) >= _MAX_ENTRIES:
             self.clear()  # the path delay was not measured for so long that it is no longer valid
-        jump_ns = self._phase_jump_ns(sample)
+        jump_ns = self._phase_jump_ns(sample, carried)
+        self._carried = carried
         newest = self._add(sample)
         first = self._first = self._first or newest
         self._is_full = self._is_full or self._has_expired(first, newest)
-        if sample.path_delay_ns < self._settings.path_minimum_ns or not self._is_full:
+        if sample.path_delay_ns < 0 or not self._is_full:
             return None
+        self._check_path_minimum(sample)
+        self._check_drift()
+        self._check_gap(newest)
         bound = self._bound(jump_ns)
         # The clock may have been there at any moment up to the reading.
         wider_ns = bound.bound.growth_ppb * max(0, sample.read_ns - bound.as_of_ns) / NS_PER_S
@@ -172,7 +236,7 @@ class SourceMemory:
 
         None: this bound is no narrower than the growth of the last one.
         """
-        self._steering.add_reading(boottime_ns + self._measured_minus_boot_ns, frequency_ppb)
+        self._steering.add_reading(boottime_ns + self._measured_minus_boot_ns, frequency_ppb, self._limit_ppb)
         return self.coasting(boottime_ns)
 
     def coasting(self, boottime_ns: int) -> Coasting | None:
@@ -203,7 +267,7 @@ class SourceMemory:
         if drift is None or steering.frequency_ppb is None or steering.frequency_before_ppb is None:
             return None
         uncertainty_ppb = drift.wander_ppb if age_ns <= _SHORT_GAP_NS else self._drift_ppb(drift)
-        uncertainty_ppb += self._settings.grandmaster_rate_ppb + steering.change_ppb
+        uncertainty_ppb += self._assumed[Assumption.GRANDMASTER_RATE] + steering.change_ppb
         return drift.rate_ppb, uncertainty_ppb
 
     @property
@@ -215,10 +279,59 @@ class SourceMemory:
         """The learned drift of the local oscillator; None: not learned yet."""
         return self._oscillator.drift
 
-    def _start_over(self, clock: str) -> None:
+    @property
+    def refutations(self) -> tuple[Refutation, ...]:
+        """The assumptions that the samples have refuted so far."""
+        assumed = _assumed(self._settings)
+        return tuple(
+            Refutation(which, assumed[which], observed)
+            for which, observed in self._assumed.items()
+            if observed != assumed[which]
+        )
+
+    def refute(self, assumption: Assumption, observed: int) -> None:
+        """Samples of several sources together show this value, and it counts from now on."""
+        self._assumed[assumption] = max(self._assumed[assumption], observed)
+
+    def _check_path_minimum(self, sample: ClockSample) -> None:
+        """A path delay below the calibrated minimum, beyond what the clock's own movement explains."""
+        explained_ns = sample.granularity_ns + math.ceil(self._disturbance.value / 2)
+        least_ns = sample.path_delay_ns + explained_ns
+        if least_ns < self._assumed[Assumption.PATH_MINIMUM]:
+            self._assumed[Assumption.PATH_MINIMUM] = 0
+
+    def _check_drift(self) -> None:
+        """An oscillator that is further off than assumed, by its learned rate or by the window's slope."""
+        drift = self._oscillator.drift
+        if drift is not None:
+            rate_ppb, error_ppb = abs(drift.rate_ppb), drift.wander_ppb
+        elif self._steering.frequency_ppb is None:
+            return
+        else:
+            slope_ppb, error_ppb = self._window.slope_ppb()
+            rate_ppb = abs(slope_ppb)
+        if rate_ppb - error_ppb > self._assumed[Assumption.LOCAL_DRIFT]:
+            self.refute(Assumption.LOCAL_DRIFT, math.ceil(rate_ppb + error_ppb))
+
+    def _check_gap(self, newest: FilterEntry) -> None:
+        """
+        Whether the clock moved further in the last gap than was assumed of the oscillator. The answer waits until the
+        delay filter has forgotten the gap: a path that changed meanwhile shows in the delay then.
+        """
+        gap = self._gap
+        if gap is None or not self._has_expired(gap.after, newest):
+            return
+        self._gap = None
+        error_ns = gap.delay_ns + self._window.largest_delay_ns() + 2 * self._window.largest_error_ns()
+        if (gap.beyond_ns - error_ns) * NS_PER_S > gap.assumed_ppb * gap.length_ns:
+            observed_ppb = (gap.beyond_ns + error_ns) * NS_PER_S / gap.length_ns
+            self.refute(Assumption.DRIFT_FLOOR, math.ceil(observed_ppb))
+
+    def _start_over(self, clock: tuple[str, bool]) -> None:
         """Another clock is measured: what was learned does not apply to it."""
         self.clear()
         self._clock, self._origin, self._coasting = clock, None, None
+        self._assumed = _assumed(self._settings)
         self._steering, self._oscillator, self._noise = Steering(), Oscillator(), RobustMean()
 
     def _source_restarted(self, sample: ClockSample) -> bool:
@@ -247,12 +360,13 @@ class SourceMemory:
         origin = self._origin = self._origin or sample
         self._measured_minus_boot_ns = sample.ingress_time_ns - sample.read_ns
         steering, uncertainty_ns = self._steering, self._steering.uncertainty_ns
-        steering.add_reading(sample.ingress_time_ns, sample.frequency_ppb)
+        gap_ns = sample.ingress_time_ns - last.sample.ingress_time_ns if last else 0
+        self._limit_ppb = self._servo_limit_ppb(sample, last.sample if last else None, gap_ns)
+        steering.add_reading(sample.ingress_time_ns, sample.frequency_ppb, self._limit_ppb)
         # The delay may have been measured again between the Sync and the reading: the offset was computed with one of
         # the two.
         delay_ns = min(sample.path_delay_ns, last.sample.path_delay_ns) if last else sample.path_delay_ns
         unsteered_ns = sample.offset_ns + delay_ns - steering.steered_ns
-        gap_ns = sample.ingress_time_ns - last.sample.ingress_time_ns if last else 0
         innovation_ns = self._innovation_ns(unsteered_ns - last.unsteered_ns, gap_ns) if last else None
         offsets_ns = abs(sample.offset_ns) + (abs(last.sample.offset_ns) if last else 0)
         steering.add_innovation(innovation_ns, self._noise.value, offsets_ns)
@@ -261,7 +375,12 @@ class SourceMemory:
         lower_bounds = tuple([self._lower_bound(exchange, added_ns) for exchange in sample.exchanges])
         time_ns = sample.ingress_time_ns - origin.ingress_time_ns
         refreshed_ns = self._refresh_clock.advance(sample.as_of_ns, sample.path_delay_ns, self._noise.value)
-        entry = FilterEntry(sample, number, time_ns, refreshed_ns, unsteered_ns, steering.uncertainty_ns, lower_bounds)
+        error_ns = self._carried.error_ns if self._carried else 0
+        entry = FilterEntry(
+            sample, number, time_ns, refreshed_ns, unsteered_ns, steering.uncertainty_ns, lower_bounds, error_ns
+        )
+        if last is not None and gap_ns > _SHORT_GAP_NS:
+            self._gap = self._gap_before(entry, last, gap_ns)
         is_new_drift = self._learn(entry)
         self._window.push(entry, self._oscillator.drift, is_new_drift)
         self._change.push(number, steering.change_ppb)
@@ -271,6 +390,15 @@ class SourceMemory:
         for each in (self._change, self._fastest, self._disturbance):
             each.expire(first)
         return entry
+
+    def _gap_before(self, entry: FilterEntry, last: FilterEntry, gap_ns: int) -> _Gap | None:
+        """None where the oscillator's rate, or what the servo did in the gap, is not known."""
+        drift = self._oscillator.drift
+        if drift is None or entry.sample.frequency_ppb is None or last.sample.frequency_ppb is None:
+            return None
+        moved_ns = entry.unsteered_ns - last.unsteered_ns - drift.rate_ppb * gap_ns / NS_PER_S
+        unsure_ns = entry.uncertainty_ns - last.uncertainty_ns
+        return _Gap(entry, gap_ns, abs(moved_ns) - unsure_ns, self._drift_ppb(drift), last.sample.path_delay_ns)
 
     def _learn(self, entry: FilterEntry) -> bool:
         """Whether the drift is new."""
@@ -304,18 +432,36 @@ class SourceMemory:
 
     def _disturbance_ns(self, frequency_before_ppb: int | None, gap_ns: int) -> float:
         """
-        How far the clock may have moved between a Sync and the delay measurement that its offset was computed with.
+        How far the measured clock may have moved between a Sync and the delay measurement that its offset was computed
+        with.
         """
-        drift = self._oscillator.drift
+        drift, carried = self._oscillator.drift, self._carried
         if drift is None or frequency_before_ppb is None:
             return 0.0
-        rate_ppb = abs(drift.rate_ppb + frequency_before_ppb) + drift.wander_ppb
+        moved_ns = (drift.rate_ppb + frequency_before_ppb) * gap_ns / NS_PER_S
+        wander_ppb = drift.wander_ppb
         if gap_ns > _SHORT_GAP_NS:
-            rate_ppb += self._settings.drift_floor_ppb
-        return rate_ppb * gap_ns / NS_PER_S
+            wander_ppb += self._assumed[Assumption.DRIFT_FLOOR]
+        unsure_ns = wander_ppb * gap_ns / NS_PER_S
+        if carried is not None and carried.moved_ns is not None:
+            # ptp4l measured the delay on the PHC, which moved apart from the system clock.
+            moved_ns, unsure_ns = moved_ns - carried.moved_ns, unsure_ns + carried.moved_error_ns
+        return abs(moved_ns) + unsure_ns
+
+    def _servo_limit_ppb(self, sample: ClockSample, last: ClockSample | None, gap_ns: int) -> int:
+        """
+        The most that the servo may do unread: the measured clock's own limit; where the frequency cannot be read, also
+        its response to the newest offset.
+        """
+        limit_ppb = FASTEST_SERVO_PPB if sample.max_frequency_ppb is None else sample.max_frequency_ppb
+        if sample.frequency_ppb is not None or last is None:
+            return limit_ppb
+        delay_ns = max(self._window.largest_delay_ns(), sample.path_delay_ns)
+        responded_ppb = response_ppb(last.offset_ns, sample.offset_ns, gap_ns, delay_ns, sample.sync_interval_ns)
+        return min(limit_ppb, responded_ppb)
 
     def _bound(self, jump_ns: int | None) -> ParentBound:
-        sample, settings = self._window.entries[-1].sample, self._settings
+        sample, settings, carried = self._window.entries[-1].sample, self._settings, self._carried
         rates = self._rates_ppb()
         growth_ppb = sum(rates.values())
         delay_ns = self._window.newest_delay_ns()
@@ -324,13 +470,15 @@ class SourceMemory:
         offset_ns = abs(sample.offset_ns)
         terms = {
             Term.OFFSET: offset_ns,
-            Term.PATH_DELAY: max(0, delay_ns - settings.path_minimum_ns),
+            Term.PATH_DELAY: max(0, delay_ns - self._assumed[Assumption.PATH_MINIMUM]),
             Term.PATH_MEMORY: memory_ns,
             Term.GRANULARITY: sample.granularity_ns,
             Term.STEP_TOLERANCE: settings.step_tolerance_ns,
             Term.ASYMMETRY_UNCERTAINTY: settings.asymmetry_uncertainty_ns,
             Term.READING_AGE: math.ceil(self._short_term_ppb(growth_ppb) * reading_ns / NS_PER_S),
         }
+        if carried is not None:
+            terms |= {Term.PHC_READING: carried.reading_ns, Term.PHC_AGE: carried.age_ns}
         bound_ns = sum(terms.values())
         hard = Bound(bound_ns, growth_ppb)
         statistical, stat_terms = self._statistical(hard, delay_ns, terms)
@@ -346,31 +494,37 @@ class SourceMemory:
             past_growth_ppb=self._past_growth_ppb(),
             past_span_ns=max(0, sample.as_of_ns - self._window.entries[0].sample.read_ns),
             phase_jump_ns=jump_ns,
+            of_system_clock=carried is not None,
         )
 
     def _past_growth_ppb(self) -> int:
         """The largest rate of the clock within the window."""
-        drift = self._oscillator.drift
-        if drift is None:
-            return UNKNOWN_PAST_PPB
-        fastest_ppb = self._fastest.value + drift.wander_ppb + self._settings.grandmaster_rate_ppb
+        wander_ppb = self._oscillator.drift.wander_ppb if self._oscillator.drift else 0.0
+        fastest_ppb = self._fastest.value + wander_ppb + self._assumed[Assumption.GRANDMASTER_RATE]
         return min(UNKNOWN_PAST_PPB, math.ceil(fastest_ppb))
 
     def _rate_ppb(self, frequency_ppb: int | None) -> float:
         """The largest rate of a clock on which this frequency is applied."""
         drift = self._oscillator.drift
-        return UNKNOWN_PAST_PPB if drift is None or frequency_ppb is None else abs(drift.rate_ppb + frequency_ppb)
+        if frequency_ppb is None:
+            return UNKNOWN_PAST_PPB
+        return abs(drift.rate_ppb + frequency_ppb) if drift else abs(frequency_ppb) + self._local_drift_ppb()
 
     def _memory_ns(self, delay_ns: int) -> float:
         """How much further than one path delay the true offset may lie below the measured one."""
         window, drift, steering = self._window, self._oscillator.drift, self._steering
-        if drift is None or steering.frequency_ppb is None:
-            # A servo that corrected for a change of the path showed an offset while it did.
-            return window.offset_range_ns() + window.largest_delay_ns() - delay_ns
         newest = window.entries[-1]
+        if drift is None or steering.frequency_ppb is None:
+            # A servo that corrected for a change of the path showed an offset while it did, less what the clock moved
+            # from one Sync to the next. A path that grows slowly shows none, but its delay grows, and the median comes
+            # late: twice the growth may not be in it yet.
+            shown_ns = window.offset_range_ns() + 2 * window.usual_movement_ns()
+            risen_ns = 2 * max(0, newest.sample.path_delay_ns - window.smallest_delay_ns())
+            late_ns = window.largest_delay_ns() - delay_ns + risen_ns
+            return shown_ns + late_ns + window.largest_error_ns()
         lowest_ns = window.lower_bound_ns(drift, 2 * delay_ns + self._disturbance.value)
         lowest_ns += steering.steered_ns - newest.uncertainty_ns - steering.phase_uncertainty_ns
-        return max(0.0, newest.sample.offset_ns - delay_ns - lowest_ns)
+        return max(0.0, newest.sample.offset_ns - newest.error_ns - delay_ns - lowest_ns)
 
     def _short_term_ppb(self, growth_ppb: int) -> float:
         """The growth from the measurement to its reading: the frequency that was applied then is known."""
@@ -378,7 +532,7 @@ class SourceMemory:
         if drift is None or frequency_ppb is None:
             return growth_ppb
         rate_ppb = abs(drift.rate_ppb + frequency_ppb) + drift.wander_ppb + self._steering.change_ppb
-        return min(rate_ppb + self._settings.grandmaster_rate_ppb, growth_ppb)
+        return min(rate_ppb + self._assumed[Assumption.GRANDMASTER_RATE], growth_ppb)
 
     def _rates_ppb(self) -> dict[Rate, int]:
         """
@@ -388,9 +542,9 @@ class SourceMemory:
         its last correction applied.
         """
         drift, frequency_ppb = self._oscillator.drift, self._steering.frequency_ppb
-        rates = {Rate.STEERING: self._steering_ppb(), Rate.GRANDMASTER_RATE: self._settings.grandmaster_rate_ppb}
+        rates = {Rate.STEERING: self._steering_ppb(), Rate.GRANDMASTER_RATE: self._assumed[Assumption.GRANDMASTER_RATE]}
         if drift is None or frequency_ppb is None:
-            rates[Rate.LOCAL_DRIFT] = self._settings.local_drift_ppb
+            rates[Rate.LOCAL_DRIFT] = self._local_drift_ppb()
         else:
             rates[Rate.LOCAL_DRIFT] = math.ceil(self._drift_ppb(drift))
             rates[Rate.FREQUENCY_OFFSET] = math.ceil(abs(drift.rate_ppb + frequency_ppb))
@@ -398,8 +552,20 @@ class SourceMemory:
 
     def _steering_ppb(self) -> int:
         if self._steering.frequency_ppb is None:
-            return steering_ppb(None)
-        return steering_ppb(max(self._change.value if self._window.entries else 0.0, self._steering.change_ppb))
+            return self._limit_ppb
+        change_ppb = max(self._change.value if self._window.entries else 0.0, self._steering.change_ppb)
+        return steering_ppb(change_ppb, self._limit_ppb)
+
+    def _local_drift_ppb(self) -> int:
+        """
+        How far off an oscillator may be whose rate is not learned: by what is assumed, and at least by the slope that
+        the samples in hand show, with its error.
+        """
+        assumed_ppb = self._assumed[Assumption.LOCAL_DRIFT]
+        if not self._window.entries:
+            return assumed_ppb
+        slope_ppb, error_ppb = self._window.slope_ppb()
+        return math.ceil(abs(slope_ppb) + error_ppb) if abs(slope_ppb) > assumed_ppb else assumed_ppb
 
     def _drift_ppb(self, drift: Drift) -> float:
         """
@@ -407,8 +573,7 @@ class SourceMemory:
         the floor.
         """
         measured_ppb = 2 * drift.range_ppb + drift.wander_ppb
-        floor, ceiling = self._settings.drift_floor_ppb, self._settings.local_drift_ppb
-        return max(measured_ppb, min(floor, ceiling))
+        return max(measured_ppb, self._assumed[Assumption.DRIFT_FLOOR])
 
     def _statistical(self, hard: Bound, delay_ns: int, terms: dict[Term, int]) -> tuple[Bound, dict[Term, int]]:
         drift, frequency_ppb = self._oscillator.drift, self._steering.frequency_ppb
@@ -416,13 +581,15 @@ class SourceMemory:
             return hard, terms
         forward_ns = self._window.mean_ns(drift) + self._steering.steered_ns
         parts = statistical_terms(forward_ns - delay_ns, self._window.spread, terms)
+        if parts and self._carried is not None:
+            parts |= {Term.PHC_READING: self._carried.reading_ns, Term.PHC_AGE: self._carried.age_ns}
         bound_ns = sum(parts.values())
         if not parts or hard.bound_ns is None or bound_ns >= hard.bound_ns:
             return hard, terms
         growth_ppb = math.ceil(abs(drift.rate_ppb + frequency_ppb) + self._drift_ppb(drift))
         return Bound(bound_ns, min(hard.growth_ppb, growth_ppb)), parts
 
-    def _phase_jump_ns(self, sample: ClockSample) -> int | None:
+    def _phase_jump_ns(self, sample: ClockSample, carried: CarriedSync | None) -> int | None:
         """
         How far the offset moved, where neither the path delays nor the clocks' rates explain it; None where they do.
         """
@@ -432,12 +599,25 @@ class SourceMemory:
         moved_ns = sample.offset_ns - last.offset_ns
         elapsed_ns = sample.as_of_ns - last.as_of_ns + sample.sync_interval_ns
         explained_ns = 2 * max(last.path_delay_ns, sample.path_delay_ns, 0) + 2 * STEP_TOLERANCE_NS
+        if carried is not None:
+            explained_ns += carried.error_ns + self._window.entries[-1].error_ns
         if elapsed_ns >= 0 and abs(moved_ns) <= explained_ns:
             return None
-        explained_ns += (self._settings.local_drift_ppb + self._settings.grandmaster_rate_ppb) * elapsed_ns // NS_PER_S
+        rate_ppb = self._local_drift_ppb() + self._assumed[Assumption.GRANDMASTER_RATE]
+        explained_ns += rate_ppb * elapsed_ns // NS_PER_S
         explained_ns += self._steering_ppb() * elapsed_ns // NS_PER_S
         return moved_ns if abs(moved_ns) > explained_ns else None
 
 
 def _went_back(old: int | None, new: int | None) -> bool:
     return old is not None and new is not None and new < old
+
+
+def _assumed(settings: SourceSettings) -> dict[Assumption, int]:
+    """What the file assumes; the floor of the drift is never above the drift itself."""
+    return {
+        Assumption.LOCAL_DRIFT: settings.local_drift_ppb,
+        Assumption.DRIFT_FLOOR: min(settings.drift_floor_ppb, settings.local_drift_ppb),
+        Assumption.GRANDMASTER_RATE: settings.grandmaster_rate_ppb,
+        Assumption.PATH_MINIMUM: settings.path_minimum_ns,
+    }

@@ -22,6 +22,7 @@ from timesyncd.findings.node import (
 from timesyncd.messages.node import NodeState, SourceState
 from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
+from timesyncd.model.source import Assumption, Refutation
 from timesyncd.sample import KernelSample, NtpSource, UtcOrigin, UtcSample
 
 CALM = KernelSample("kernel", 0, 0, 0, 0, True, "none", 37, disciplines=("chronyd",))
@@ -157,13 +158,27 @@ def test_every_shared_cause_has_its_evidence(cause: SharedCause) -> None:
 
 def test_a_port_that_receives_no_announce_is_a_finding() -> None:
     """Nothing tells a change of the master then."""
-    nameless = path_conditions(replace(HEALTHY, parent_identity=None, grandmaster_identity=None), 0)
-    named = path_conditions(HEALTHY, 0)
+    nameless = path_conditions(replace(HEALTHY, parent_identity=None, grandmaster_identity=None), ())
+    named = path_conditions(HEALTHY, ())
 
     assert (named.get("no-announce"), nameless.get("no-announce")) == (
         None,
         "port SLAVE, and no Announce names its parent",
     )
+
+
+def test_a_refuted_assumption_names_both_values() -> None:
+    """As the configuration spells it, with what counts from now on."""
+    refuted = (
+        Refutation(Assumption.LOCAL_DRIFT, 50_000, 75_900),
+        Refutation(Assumption.PATH_MINIMUM, 900, 0),
+    )
+
+    assert path_conditions(HEALTHY, refuted)["assumption-refuted"] == (
+        "local_drift_ppb is 50000, and the samples show 75900: that value counts now; "
+        "path_minimum_ns is 900, and a path delay was below it: the minimum counts as 0 now"
+    )
+    assert path_conditions(HEALTHY, ())["assumption-refuted"] is None
 
 
 SOURCE_LOST = SourceState(name="ptp", driver="ptp4l", reachable=False, reason="no answer", poll_duration_ns=1)

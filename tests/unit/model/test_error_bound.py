@@ -107,7 +107,10 @@ def test_the_newer_of_both_readings_dates_the_bound(link_age_s: int) -> None:
 
     later_ns = max(0, -link_age_s) * NS_PER_S
     grown_ns = (
-        (PARENT.bound.at(later_ns) or 0) + link.error_at(PARENT.as_of_ns + later_ns) + bound.terms[Term.PHC_TO_SYSTEM]
+        (PARENT.bound.at(later_ns) or 0)
+        + link.error_ns
+        + (link.age_ns(PARENT.as_of_ns + later_ns) or 0)
+        + bound.terms[Term.PHC_TO_SYSTEM]
     )
 
     assert bound.as_of_ns == PARENT.as_of_ns + later_ns

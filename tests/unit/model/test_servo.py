@@ -10,38 +10,57 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.servo import SLEW_LIMIT_PPB, Steering, steering_ppb
+from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, correction_ppb, response_ppb, steering_ppb
 
 EPOCH_NS = 1_700_000_000 * NS_PER_S
+
+#: max_adj of the clock in these tests.
+LIMIT_PPB = 32_767_999
 
 
 def fed(frequencies: Sequence[int | None]) -> Steering:
     steering = Steering()
     for second, frequency_ppb in enumerate(frequencies):
-        steering.add_reading(EPOCH_NS + second * NS_PER_S, frequency_ppb)
+        steering.add_reading(EPOCH_NS + second * NS_PER_S, frequency_ppb, LIMIT_PPB)
         steering.add_innovation(None, 0.0)
     return steering
 
 
 @pytest.mark.parametrize(
     ("largest_change_ppb", "expected"),
-    [
-        (None, SLEW_LIMIT_PPB),
-        (0.0, 0),
-        (50.0, 150),
-        (10_001.0, 30_003),
-        (166_667.0, SLEW_LIMIT_PPB),
-        (1e9, SLEW_LIMIT_PPB),
-    ],
+    [(0.0, 0), (50.0, 150), (10_001.0, 30_003), (1e6, 3_000_000), (11e6, LIMIT_PPB), (1e9, LIMIT_PPB)],
 )
-def test_what_may_be_done_between_two_readings(largest_change_ppb: float | None, expected: int) -> None:
+def test_what_may_be_done_between_two_readings(largest_change_ppb: float, expected: int) -> None:
     """
-    Three times the largest change seen, at most the kernel's slew limit, and that where nothing is read.
+    Three times the largest change seen, at most the clock's own limit.
     """
-    assert steering_ppb(largest_change_ppb) == expected
+    assert steering_ppb(largest_change_ppb, LIMIT_PPB) == expected
 
 
-@given(st.lists(st.tuples(st.integers(0, 100 * NS_PER_S), st.integers(-SLEW_LIMIT_PPB, SLEW_LIMIT_PPB)), min_size=1))
+@pytest.mark.parametrize("sync_interval_ns", [NS_PER_S // 16, NS_PER_S])
+@pytest.mark.parametrize("offset_ns", [-10_000_000, 0, 250, 10_000_000])
+def test_no_servo_of_linuxptp_corrects_faster_than_its_largest_gains_allow(
+    offset_ns: int, sync_interval_ns: int
+) -> None:
+    """
+    pi.c: the normalized gains are at most 1 and 2, by the configuration's own limits.
+    """
+    for before_ns in (0, offset_ns, -offset_ns, 500):
+        changed_ppb = (abs(offset_ns - before_ns) * 1 + abs(offset_ns) * 2) * NS_PER_S / sync_interval_ns
+
+        assert correction_ppb(before_ns, offset_ns, sync_interval_ns) == min(FASTEST_SERVO_PPB, int(changed_ppb))
+
+
+def test_an_unread_servo_goes_on_at_the_rate_that_the_offsets_show() -> None:
+    """
+    The clock ran off by 60 us in a second, of which path delays of 5 us hide at most 10 us, and the servo responds to it.
+    """
+    assert response_ppb(0, 60_000, NS_PER_S, 5_000, NS_PER_S) == 70_000 + 60_000 + 2 * 60_000
+    assert response_ppb(0, 0, NS_PER_S, 0, NS_PER_S) == 0
+    assert response_ppb(0, 10**12, 1, 0, 1) == FASTEST_SERVO_PPB
+
+
+@given(st.lists(st.tuples(st.integers(0, 100 * NS_PER_S), st.integers(-LIMIT_PPB, LIMIT_PPB)), min_size=1))
 def test_what_was_steered_is_the_integral_of_what_was_read(readings: list[tuple[int, int]]) -> None:
     """
     A frequency holds from its reading on, at any times since 1970; positive = the clock was moved ahead.
@@ -56,9 +75,7 @@ def test_what_was_steered_is_the_integral_of_what_was_read(readings: list[tuple[
     assert math.isclose(steering.steered_ns, integral / NS_PER_S, rel_tol=1e-9, abs_tol=1e-3)
 
 
-@given(
-    st.lists(st.integers(-NS_PER_S, NS_PER_S), min_size=1, max_size=20), st.integers(-SLEW_LIMIT_PPB, SLEW_LIMIT_PPB)
-)
+@given(st.lists(st.integers(-NS_PER_S, NS_PER_S), min_size=1, max_size=20), st.integers(-LIMIT_PPB, LIMIT_PPB))
 def test_times_that_go_back_are_not_counted_twice(steps_ns: list[int], frequency_ppb: int) -> None:
     """
     However the readings are ordered, a constant frequency moved the clock by the time between the first and the last.
@@ -95,12 +112,12 @@ def test_a_change_is_the_one_between_two_readings() -> None:
 @pytest.mark.parametrize("frequencies", [[5, None], [None, 5], [None, None], [5, None, 5]])
 def test_unread_means_that_anything_may_have_been_done(frequencies: list[int | None]) -> None:
     """
-    As much as the kernel allows, for as long; and it may go on.
+    As much as the clock allows, for as long; and it may go on.
     """
     steering = fed(frequencies)
 
-    assert steering.uncertainty_ns == SLEW_LIMIT_PPB * (len(frequencies) - 1)
-    assert steering.change_ppb == SLEW_LIMIT_PPB
+    assert steering.uncertainty_ns == LIMIT_PPB * (len(frequencies) - 1)
+    assert steering.change_ppb == LIMIT_PPB
 
 
 def test_an_unread_frequency_is_not_in_the_mean() -> None:
@@ -112,7 +129,7 @@ def test_an_unread_frequency_is_not_in_the_mean() -> None:
 
 def test_usual_noise_adds_no_uncertainty() -> None:
     """
-    A surprise does, the more the faster this servo follows; never more than the kernel allows.
+    A surprise does, the more the faster this servo follows; never more than the clock allows.
     """
     calm, slow, fast, wild = (fed([0, 100] * 20) for _ in range(4))
     calm.add_innovation(0.0, 1_000.0)
@@ -124,7 +141,7 @@ def test_usual_noise_adds_no_uncertainty() -> None:
 
     assert uncertainties[0] == 0
     assert uncertainties == sorted(set(uncertainties))
-    assert uncertainties[3] == SLEW_LIMIT_PPB
+    assert uncertainties[3] == LIMIT_PPB
 
 
 def test_before_noise_is_known_an_unusual_change_casts_doubt() -> None:

@@ -24,7 +24,7 @@ from samples import HEALTHY
 
 from timesyncd.bound import Rate, Term
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.servo import SLEW_LIMIT_PPB
+from timesyncd.model.servo import FASTEST_SERVO_PPB
 from timesyncd.model.source import SourceMemory, SourceSettings
 from timesyncd.sample import ClockSample
 
@@ -120,7 +120,7 @@ def test_a_servo_that_chased_unread_leaves_a_doubt() -> None:
 
 def test_a_frequency_that_was_not_read_for_a_while_is_no_free_ride() -> None:
     """
-    What a servo did unread may be as much as the kernel allows: the path changed and was chased meanwhile, and then all
+    What a servo did unread may be as much as it does in response to the largest offset: the path changed and was chased meanwhile, and then all
     looks well.
     """
     lab = Lab(servo=deadbeat)
@@ -134,7 +134,7 @@ def test_a_frequency_that_was_not_read_for_a_while_is_no_free_ride() -> None:
     assert bound is not None
     assert (sample.offset_ns, round(lab.true_ns)) == (0, -200_000)
     assert_holds(bound, sample.offset_ns, lab.true_ns)
-    assert bound.rates[Rate.STEERING] == SLEW_LIMIT_PPB
+    assert bound.rates[Rate.STEERING] <= FASTEST_SERVO_PPB
 
 
 @pytest.mark.parametrize("back_ns", [1, NS_PER_S // 2])
