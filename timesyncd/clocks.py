@@ -1,4 +1,4 @@
-"""The system's clocks as integer nanoseconds, alone and read together, and a fake pair for tests."""
+"""The system's clocks as integer nanoseconds, alone and read together."""
 
 from __future__ import annotations
 
@@ -32,29 +32,6 @@ class SystemClocks:
 
     def boottime_ns(self) -> int:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
-@dataclass
-class FakeClocks:
-    """Clocks that tests advance and step."""
-
-    real_ns: int = 1_700_000_000 * NS_PER_S
-    boot_ns: int = 1_000 * NS_PER_S
-
-    def realtime_ns(self) -> int:
-        return self.real_ns
-
-    def boottime_ns(self) -> int:
-        return self.boot_ns
-
-    def advance(self, elapsed_ns: int) -> None:
-        """Advance both clocks alike."""
-        self.real_ns += elapsed_ns
-        self.boot_ns += elapsed_ns
-
-    def step(self, by_ns: int) -> None:
-        """Step CLOCK_REALTIME, as an operator or a daemon does."""
-        self.real_ns += by_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 from prometheus_client.parser import text_string_to_metric_families
 from snapshots import EVERYTHING, NOW_NS
 
-from timesyncd.clocks import FakeClocks
 from timesyncd.findings.catalogue import CATALOGUE
 from timesyncd.metrics.exposition import Metrics
 

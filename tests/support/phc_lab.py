@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from fake_clocks import FakeClocks
+
+from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.kernel._machine import Machine, Timex, parse
 from timesyncd.drivers.phc._ioctl import PhcIoctl
 from timesyncd.drivers.phc.phc import Phc, PhcOptions

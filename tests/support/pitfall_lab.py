@@ -7,10 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from chain import Chain, Instant
+from fake_clocks import FakeClocks
 from scenarios import Scenario
 
 from timesyncd.bound import ErrorBound, Interval, Reference, interval_now
-from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.drivers.ptp4l._history import Ptp4lSnapshot, SyncHistory
 from timesyncd.drivers.ptp4l._management import (
     CurrentDataSet,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from timesyncd.clocks import FakeClocks, Moment
+from fake_clocks import FakeClocks
+
+from timesyncd.clocks import Moment
 from timesyncd.config import Config
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.node_state import NodeView

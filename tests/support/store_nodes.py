@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 from postgresql import settings_of
 from samples import HEALTHY
 
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow
 from timesyncd.model.observation import Observation
 from timesyncd.store import engine, writer

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from timesyncd.clocks import FakeClocks, Moment, real_minus_boot_ns
+from fake_clocks import FakeClocks
+
+from timesyncd.clocks import Moment, real_minus_boot_ns
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from doctor_lab import DAEMON, WELL
+from fake_clocks import FakeClocks
 from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, polled_grandmaster
 from reworded import OF_MESSAGE, SENTENCES, reworded
 from rich.console import Console, Group, RenderableType
@@ -21,7 +22,7 @@ from timesyncd.cli._tables import grandmaster_tables, job_tables, node_tables
 from timesyncd.cli.budget import current_bound_lines, node_forecast, reference_lines
 from timesyncd.cli.doctor.checks import checks, exit_status
 from timesyncd.cli.render import screen
-from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.daemon.remote_state import aged_state, grandmaster_verdict
 from timesyncd.findings.catalogue import CATALOGUE, Judgement
 from timesyncd.findings.fleet import FleetFindings

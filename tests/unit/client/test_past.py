@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_clocks import FakeClocks
 from published import LOST, good_bound, publish
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, ClockStatus, Interval, Reason, Reference
 from timesyncd.client import Clock, ClockReading, UtcNs, past
 from timesyncd.client.past import Continuity, NsRange, TranslationReason
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 
 AS_OF_NS = 5_000 * NS_PER_S
 REAL_MINUS_BOOT = NsRange(1_000_000, 1_000_100)

@@ -6,12 +6,13 @@ import operator
 from pathlib import Path
 
 import pytest
+from fake_clocks import FakeClocks
 from published import good_bound, publish
 from samples import nth
 
 from timesyncd.bound import Bound, ClockStatus, Interval, Reason, Reference, interval_now
 from timesyncd.client import Clock, TaiNs, UtcNs
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc import seqlock
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from batches import batch, mark
+from fake_clocks import FakeClocks
 from grandmaster_states import GM_B, follower
 from grandmaster_states import source as grandmaster_source
 from publisher_lab import PublisherLab
@@ -15,7 +16,7 @@ from samples import HEALTHY
 from wire import grandmaster, hub_state, node_state
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.config import parse
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import STORE_GRACE_S, Parts

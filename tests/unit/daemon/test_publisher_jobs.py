@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from batches import batch, mark
+from fake_clocks import FakeClocks
 from publisher_lab import PublisherLab
 from wire import hub_state
 
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.config import parse
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from fake_clocks import FakeClocks
 from grandmaster_states import GM_A, GM_B, follower
 from publisher_lab import PublisherLab
 
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.config import parse
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.driver import options_of

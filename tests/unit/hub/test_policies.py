@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from batches import batch, mark
+from fake_clocks import FakeClocks
 from grandmaster_states import follower
 from publisher_lab import PublisherLab
 from wire import hub_state
 
-from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import parse
 from timesyncd.daemon.hub_service import REFUSAL_LOGGED_EVERY_NS, HubService
 from timesyncd.daemon.node_state import NodeView

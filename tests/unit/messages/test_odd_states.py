@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
+from fake_clocks import FakeClocks
 from grandmaster_states import GM_A, GM_B, HOUR_NS, NIGHT_NS, follower, polled_grandmaster, source
 from publisher_lab import PublisherLab
 from samples import GRANDMASTER_IDENTITY, HEALTHY, INTERVAL_NS, nth
 from wire import grandmaster
 
 from timesyncd.bound import Bound, ErrorBound, Reason
-from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import Config, parse
 from timesyncd.daemon.daemon import STORM_OVER_NS, Daemon
 from timesyncd.daemon.node_state import NodeView

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 from prometheus_client.parser import text_string_to_metric_families
 from snapshots import ALIGNMENT, EVERYTHING, FULL, HUB, NODE, NOW_NS, SUMMARY
 
 from timesyncd.bound import Reason
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import BoundMessage, GrandmasterState
 from timesyncd.metrics.exposition import COUNTER_HELP, MAX_PARTS, Counters, Metrics, MetricsSnapshot
 from timesyncd.metrics.hub import MAX_FOLLOWED, WORST_NODES, FleetSnapshot, MessageLag

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from fake_clocks import FakeClocks
 from hypothesis import given
 from hypothesis import strategies as st
 from snmp_scripted import DESCRIPTION, ScriptedAgent, outcome_of, pdu, running_agent, session_with, texts
 
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Session, User, ber, security
 from timesyncd.snmp.messages import PduType

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 from postgresql import location, locked, migrate_here, ready, rows_of
 from samples import HEALTHY
 from sqlalchemy import Connection, insert
@@ -23,7 +24,7 @@ from store_nodes import (
     until,
 )
 
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.config import StoreSettings as Settings
 from timesyncd.model.observation import Observation
 from timesyncd.store import history, outbox, rollups

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_clocks import FakeClocks
 from grandmaster_samples import EVERYTHING
 from samples import HEALTHY, nth
 
 from timesyncd.bound import Bound, Reason, unbounded
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.config import StoreSettings as Settings
 from timesyncd.errors import StoreError
 from timesyncd.messages.node import AlarmEventMessage

@@ -6,6 +6,7 @@ import logging
 from functools import partial
 
 import pytest
+from fake_clocks import FakeClocks
 from postgresql import location, locked, rows_of, settings_of
 from store_nodes import (
     LIMITS,
@@ -20,7 +21,6 @@ from store_nodes import (
     until,
 )
 
-from timesyncd.clocks import FakeClocks
 from timesyncd.store import backlog
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.engine import StoreLocation, writer_engine

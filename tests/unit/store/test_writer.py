@@ -12,11 +12,12 @@ from threading import Event
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 from grandmaster_samples import EVERYTHING
 from postgresql import location, locked, locked_error, rows_of, settings_of
 from samples import HEALTHY, nth
 
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
 from timesyncd.messages.node import AlarmEventMessage, ChainStep, FindingMessage
 from timesyncd.model.observation import Observation

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from fake_clocks import FakeClocks
 from pydantic import ValidationError
 
-from timesyncd.clocks import FakeClocks
 from timesyncd.drivers.chrony import chrony
 from timesyncd.drivers.chrony._protocol import Command, SourceCount, Tracking
 from timesyncd.drivers.chrony.chrony import MAX_SOURCES, Chrony, ChronyClient, ChronyOptions, parse_address

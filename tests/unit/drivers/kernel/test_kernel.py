@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 
-from timesyncd.clocks import FakeClocks
 from timesyncd.drivers.kernel._machine import Machine, Timex, parse
 from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions, disruption_marker, leap
 from timesyncd.errors import Malformed, Refused, Unreachable

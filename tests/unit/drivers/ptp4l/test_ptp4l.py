@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from fake_clocks import FakeClocks
 from phc_lab import Lab, SimulatedPhc
 
 from timesyncd.bound import SYSTEM_CLOCK_LIMIT_PPB
-from timesyncd.clocks import FakeClocks
 from timesyncd.drivers.kernel._machine import Machine
 from timesyncd.drivers.ptp4l import _event_monitor, _socket, ptp4l
 from timesyncd.drivers.ptp4l._socket import MAX_QUERIES, own_path, subscription_s

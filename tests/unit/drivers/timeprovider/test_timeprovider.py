@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 from pydantic import ValidationError
 from snmp_fakes import SERVO, RecordedGrandmaster, answer_from, tp5000e
 
-from timesyncd.clocks import FakeClocks
 from timesyncd.driver import AlarmSource
 from timesyncd.drivers.timeprovider import timeprovider
 from timesyncd.drivers.timeprovider._web import WebReading
