@@ -12,7 +12,14 @@ from typing import Self
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.errors import Unreachable
-from timesyncd.snmp.adaptive import MAX_VARBINDS, AdaptiveRequester, AgentLimits, DeclinedError, TooMuchError
+from timesyncd.snmp.adaptive import (
+    MAX_VARBINDS,
+    NOT_PROVIDED,
+    AdaptiveRequester,
+    AgentLimits,
+    DeclinedError,
+    TooMuchError,
+)
 from timesyncd.snmp.messages import PduType, Varbind
 from timesyncd.snmp.transport import Address, Agent, AgentTransport, CommunityAgent, SharedSocket, UserAgent
 from timesyncd.snmp.values import Community, Credentials, Index, Oid, Raw, format_oid
@@ -109,7 +116,7 @@ class Session:
         """The first object that the agent serves below each subtree, or None."""
         below: dict[Oid, Oid | None] = dict.fromkeys(subtrees)
         for batch in _batches(subtrees, MAX_VARBINDS):
-            objects = await self._requester.objects(PduType.GET_NEXT, batch)
+            objects = await self._requester.objects(PduType.GET_NEXT, batch, confirm=True)
             self._note_problems(batch, objects.problems)
             for subtree, (oid, _, raw) in objects.found.items():
                 if raw is not None and self._advances(subtree, oid, subtree):
@@ -122,26 +129,41 @@ class Session:
 
     async def walk(self, columns: Sequence[Oid], row_cap: int) -> tuple[Rows, list[Oid]]:
         """The rows of table columns, and the list of columns that have more than `row_cap` rows and were cut off there."""
-        self._note_problems(columns, {})
+        limits = self._requester.limits
+        limits.refresh()
+        self._note_problems(columns, {column: NOT_PROVIDED for column in columns if column in limits.silent})
         walk = _Walk(row_cap, {}, [], {}, Counter())
-        for batch in _batches(columns, MAX_COLUMNS):
-            await self._walk_together(walk, {column: column for column in batch})
-            while walk.declined:
-                await self._walk_past(walk)
+        suspects = [column for column in columns if column in limits.suspects]
+        asked = [column for column in columns if column not in limits.suspects and column not in limits.silent]
+        for batch in _batches(asked, MAX_COLUMNS):
+            await self._walk_batch(walk, batch)
+        # Each may have to wait for its timeout.
+        alone = await asyncio.gather(*(self._walk_batch(walk, [each]) for each in suspects), return_exceptions=True)
+        for error in alone:
+            if error is not None:
+                raise error
         return walk.rows, walk.cut
+
+    async def _walk_batch(self, walk: _Walk, columns: Sequence[Oid]) -> None:
+        await self._walk_together(walk, {column: column for column in columns})
+        while walk.declined:
+            await self._walk_past(walk)
 
     async def _walk_together(self, walk: _Walk, last: dict[Oid, Oid], quick_s: float | None = None) -> None:
         """
         Walk columns from the last object of each that is known; at first the column itself. `quick_s`: the agent ignored a larger
         request, so the first one waits only so long.
         """
-        repetitions = 2 if quick_s is None else 1
+        limits, repetitions = self._requester.limits, 2 if quick_s is None else 1
         while last:
             columns = list(last)
+            if tuple(last.values()) in limits.divided:
+                await self._walk_halves(walk, last, quick_s)
+                return
             try:
                 varbinds = await self._requester.bulk(list(last.values()), repetitions, quick_s)
             except TooMuchError as error:
-                await self._walk_apart(walk, last, error)
+                await self._walk_apart(walk, last, error, is_patient=quick_s is None)
                 return
             except DeclinedError as error:
                 if not error.position and len(last) > 1:
@@ -152,15 +174,22 @@ class Session:
                 if not error.is_end:
                     walk.declined[column] = (cursor, error.problem)
                 continue
+            limits.suspects.difference_update(columns)
             self._add_rows(walk, varbinds, last)
             repetitions, quick_s = 4 * max(1, len(varbinds) // len(columns)), None
 
-    async def _walk_apart(self, walk: _Walk, last: dict[Oid, Oid], error: TooMuchError) -> None:
-        """The halves of these columns; a single one is given up."""
-        if len(last) == 1:
-            self.problems.update(dict.fromkeys(last, error.problem))
-        else:
+    async def _walk_apart(self, walk: _Walk, last: dict[Oid, Oid], error: TooMuchError, is_patient: bool) -> None:
+        """The halves of these columns; a single one is given up, and where it was ignored from its start, is a suspect."""
+        limits = self._requester.limits
+        if len(last) > 1:
+            if error.quick_s is not None and list(last) == list(last.values()):
+                limits.divided.add(tuple(last))
             await self._walk_halves(walk, last, error.quick_s)
+            return
+        ((column, cursor),) = last.items()
+        self.problems[column] = error.problem
+        if error.quick_s is not None and cursor == column:
+            self.problems[column] = limits.add_silent(column, is_patient and column in limits.suspects)
 
     async def _walk_halves(self, walk: _Walk, last: dict[Oid, Oid], quick_s: float | None) -> None:
         cursors = list(last.items())

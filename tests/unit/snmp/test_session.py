@@ -23,7 +23,7 @@ from snmp_scripted import (
 )
 
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
-from timesyncd.snmp import Community, Oid, Session, ber
+from timesyncd.snmp import Community, Oid, Session, adaptive, ber
 from timesyncd.snmp.messages import Pdu, PduType
 from timesyncd.snmp.transport import number_of
 
@@ -378,6 +378,83 @@ async def test_an_error_for_one_object_costs_a_recording_that_object_alone() -> 
         found = await outcome_of(collected(session, TABLE))
 
     assert found == [(*column, row) for column in COLUMNS for row in range(1, 6) if (column, row) != (COLUMNS[1], 3)]
+
+
+def ignoring(*oids: Oid) -> Callable[[bytes], Iterable[bytes]]:
+    """An agent that never responds to a request that names one of these objects, or one below them."""
+    serving, ignored = faulty({}), [ber.encode_oid(oid)[2:] for oid in oids]
+    return lambda datagram: [] if any(octets in datagram for octets in ignored) else serving(datagram)
+
+
+@pytest.mark.parametrize("silent", [(2,), (1, 7), (4, 5, 6)])
+async def test_an_object_to_which_the_agent_is_silent_is_not_provided(silent: tuple[int, ...]) -> None:
+    """The others are read at once, in parts; asked alone once more, the object is known not to be provided, and is left out."""
+    scalars = [(*SYSTEM, arc) for arc in range(1, 8)]
+    async with session_with(COMMUNITY, ignoring(*((*SYSTEM, arc) for arc in silent))) as (session, received):
+        reads = [await outcome_of(session.get(scalars)) for _ in range(2)]
+        before = len(received)
+        reads.append(await outcome_of(session.get(scalars)))
+
+    assert reads == [{(*SYSTEM, arc): {(0,): b"device"} for arc in range(1, 8) if arc not in silent}] * 3
+    assert session.problems == {
+        (*SYSTEM, arc): "not provided: the agent does not respond to a request that names it" for arc in silent
+    }
+    assert len(received) == before + 1
+
+
+async def test_a_subtree_to_which_the_agent_is_silent_is_not_served() -> None:
+    """The others are found by the same probe."""
+    async with session_with(COMMUNITY, ignoring((1, 3, 8))) as (session, _):
+        below = await outcome_of(session.next_below([SYSTEM, (1, 3, 8), TABLE]))
+
+    assert below == {SYSTEM: (*SYSTEM, 1, 0), (1, 3, 8): None, TABLE: (*TABLE, 1, 1)}
+
+
+@pytest.mark.parametrize("silent", [(1,), (2, 4)])
+async def test_a_column_to_which_the_agent_is_silent_is_not_provided(silent: tuple[int, ...]) -> None:
+    """The other columns are read whole, and the third walk does not name it."""
+    ignored = [(*TABLE, column) for column in silent]
+    async with session_with(COMMUNITY, ignoring(*ignored)) as (session, received):
+        walks = [await outcome_of(session.walk(COLUMNS, 100)) for _ in range(2)]
+        before = len(received)
+        walks.append(await outcome_of(session.walk(COLUMNS, 100)))
+
+    whole = {(row,): b"device" for row in range(1, 6)}
+    assert walks == [({column: whole for column in COLUMNS if column not in ignored}, [])] * 3
+    assert session.problems == dict.fromkeys(
+        ignored, "not provided: the agent does not respond to a request that names it"
+    )
+    assert not any(ber.encode_oid(column)[2:] in datagram for column in ignored for datagram in received[before:])
+
+
+async def test_lost_requests_do_not_make_an_object_unprovided() -> None:
+    """An object is asked for alone once more before it counts as not provided."""
+    ignored = {(*SYSTEM, 2)}
+    async with session_with(COMMUNITY, lambda datagram: ignoring(*ignored)(datagram)) as (session, _):
+        first = await outcome_of(session.get([(*SYSTEM, arc) for arc in (1, 2)]))
+        problems = dict(session.problems)
+        ignored.clear()
+        second = await outcome_of(session.get([(*SYSTEM, arc) for arc in (1, 2)]))
+
+    assert first == {(*SYSTEM, 1): {(0,): b"device"}}
+    assert problems == {(*SYSTEM, 2): "no response yet to a request that names it"}
+    assert second == {(*SYSTEM, arc): {(0,): b"device"} for arc in (1, 2)}
+    assert session.problems == {}
+
+
+async def test_what_an_agent_did_not_manage_is_tried_again_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its firmware may have changed, or the network was bad."""
+    ignored, later_s = {(*SYSTEM, 2)}, [0.0]
+    clock = asyncio.get_running_loop().time
+    monkeypatch.setattr(adaptive, "_now_s", lambda: clock() + later_s[0])
+    async with session_with(COMMUNITY, lambda datagram: ignoring(*ignored)(datagram)) as (session, _):
+        for _ in range(2):
+            await outcome_of(session.get([(*SYSTEM, arc) for arc in (1, 2)]))
+        ignored.clear()
+        later_s[0] = 3_601
+        rows = await outcome_of(session.get([(*SYSTEM, arc) for arc in (1, 2)]))
+
+    assert rows == {(*SYSTEM, arc): {(0,): b"device"} for arc in (1, 2)}
 
 
 async def test_a_device_that_is_down_is_not_asked_for_less() -> None:

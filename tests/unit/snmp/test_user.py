@@ -15,12 +15,13 @@ from snmp_scripted import DESCRIPTION, ScriptedAgent, outcome_of, pdu, running_a
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Session, User, ber, security
-from timesyncd.snmp.messages import PduType
+from timesyncd.snmp.messages import Pdu, PduType
 from timesyncd.snmp.security import MasterKeys
 from timesyncd.snmp.transport import AgentTransport, SharedSocket, UserAgent, _Peer
 
 EVA = User("eva", "sha256", "a pass phrase", "aes128", "another phrase")
 MASTER = MasterKeys(EVA)
+OBJECT_ID = (*DESCRIPTION[:-1], 2)
 WANTED = {DESCRIPTION: {(0,): b"device"}}
 
 
@@ -203,6 +204,26 @@ async def test_an_agent_that_is_never_in_its_own_time_window() -> None:
             await read(session)
 
     assert len(received) == 5
+
+
+async def test_silence_to_an_object_is_no_wrong_pass_phrase() -> None:
+    """The agent decrypts a request for sysUpTime, and ignores those that name an object that it lacks."""
+    agent, ignored = ScriptedAgent(EVA), []
+
+    def response(message: security.UsmMessage, request: Pdu) -> bytes:
+        ignored.append(any(varbind.oid == (*DESCRIPTION, 0) for varbind in request.varbinds))
+        return agent.response(message, request)
+
+    def answer(datagram: bytes) -> list[bytes]:
+        ignored[:] = [False]
+        replies = agent.answer(datagram)
+        return [] if ignored[-1] else replies
+
+    agent.reply = response
+    async with session_with(EVA, answer) as (session, _):
+        rows = await outcome_of(session.get([DESCRIPTION, OBJECT_ID]))
+
+    assert rows == {OBJECT_ID: {(0,): b"device"}}
 
 
 async def test_an_unsigned_clock_is_not_believed() -> None:
