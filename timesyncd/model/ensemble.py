@@ -26,6 +26,7 @@ from timesyncd.model.error_bound import (
     without_implausible,
 )
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
+from timesyncd.model.leap import LeapTable, LeapWatch
 from timesyncd.model.oscillator import Drift
 from timesyncd.model.phc import PhcLink, PhcMemory, SyncCrossing
 from timesyncd.model.selection import Agreement, Claim, agree
@@ -85,8 +86,9 @@ class Ensemble:
     expired. The bound against UTC comes from the intersection of all sources that know UTC.
     """
 
-    def __init__(self, settings: Mapping[str, EnsembleSettings]) -> None:
+    def __init__(self, settings: Mapping[str, EnsembleSettings], leap_table: LeapTable | None = None) -> None:
         self.agreement: Agreement | None = None
+        self.leaps = LeapWatch(leap_table)
         self._settings = dict(settings)
         self._memories = {name: SourceMemory(each.source) for name, each in settings.items()}
         self._crossings = {name: SyncCrossing(each.source) for name, each in settings.items()}
