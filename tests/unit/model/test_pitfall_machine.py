@@ -185,14 +185,17 @@ def test_a_transparent_clock_that_over_corrects_by_less_shows_in_a_calibrated_mi
 
 def test_a_transparent_clock_that_over_corrects_by_less_shows_in_a_second_source() -> None:
     """
-    Two paths that cannot both be true are reported, and the bound covers either. With a third, the wrong one is
-    named.
+    Two paths that cannot both be true are reported, and the bound covers either. With a third that is declared
+    independent, the wrong one is named.
     """
-    two, three = ensemble_of("ptp", "b"), ensemble_of("ptp", "b", "c")
+    names = {"ptp", "b", "c"}
+    two = ensemble_of("ptp", "b")
+    three = Ensemble({name: EnsembleSettings(independent_of=frozenset(names - {name})) for name in sorted(names)})
+    b, c = ({"grandmaster_identity": identity, "parent_identity": identity, **UTC} for identity in ("b", "c"))
     for index in range(13):
         for ensemble in (two, three):
-            ensemble.accept(nth(index, source="b", offset_ns=-33_000, **UTC))
-        three.accept(nth(index, source="c", offset_ns=-32_000, **UTC))
+            ensemble.accept(nth(index, source="b", offset_ns=-33_000, **b))
+        three.accept(nth(index, source="c", offset_ns=-32_000, **c))
         either, named = (ensemble.accept(nth(index, path_delay_ns=1_000, **UTC)).bound for ensemble in (two, three))
 
     assert two.agreement is not None and two.agreement.contradiction
