@@ -26,7 +26,7 @@ from timesyncd.model.error_bound import (
     without_implausible,
 )
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
-from timesyncd.model.leap import LeapTable, LeapWatch
+from timesyncd.model.leap import Leap, LeapTable, LeapWatch
 from timesyncd.model.oscillator import Drift
 from timesyncd.model.phc import PhcLink, PhcMemory, SyncCrossing
 from timesyncd.model.selection import Agreement, Claim, agree
@@ -83,7 +83,8 @@ class Ensemble:
     The node's clock by all its sources.
 
     One PTP source decides the bounds against parent and grandmaster: the first configured one whose bound has not
-    expired. The bound against UTC comes from the intersection of all sources that know UTC.
+    expired. The bound against UTC comes from the intersection of all sources that know UTC. `leaps` limits what the
+    bounds claim around a leap second.
     """
 
     def __init__(self, settings: Mapping[str, EnsembleSettings], leap_table: LeapTable | None = None) -> None:
@@ -106,6 +107,8 @@ class Ensemble:
 
     def accept(self, reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSample) -> EnsembleUpdate:
         """Add the next reading of a source, and return the bound that the segment must contain from now on."""
+        if (leap := _leap_of(reading)) is not None:
+            self.leaps.update(reading.source, leap)
         match reading:
             case ClockSample():
                 return self._accept_clock_sample(reading)
@@ -142,7 +145,7 @@ class Ensemble:
         The sample carried over to the system clock where the PHC was read at the Sync. Otherwise as it is, on the PHC,
         whose link to the system clock ages by the frequency that this Sync shows.
         """
-        settings = self._settings[reading.source].source
+        settings = self._settings_of(reading).source
         carried = self._crossings[reading.source].carry_over(reading, utc_seconds_removed(reading, settings))
         if carried is not None:
             return carried
@@ -153,16 +156,30 @@ class Ensemble:
 
     def _source_bound(self, source: str) -> ErrorBound:
         """The bound by the newest sample of this source alone."""
-        sample, settings = self._samples[source], self._settings[source]
+        sample, settings = self._samples[source], self._settings_of(self._samples[source])
         grandmasters = self._grandmasters_of(sample)
         parent = system_clock_bound(self._parents[source], sample, settings.source, self._phc_links.get(sample.clock))
         bound = without_implausible(
             error_bound(sample, parent, settings, grandmasters[0].verdict if grandmasters else None)
         )
-        self._bounds[source] = bound
+        bound = self._bounds[source] = self.leaps.limit(bound)
         for grandmaster in grandmasters[1:]:
             bound = self._widened_against_utc(source, grandmaster) or bound
         return bound
+
+    def _settings_of(self, sample: ClockSample) -> EnsembleSettings:
+        """
+        As configured, but with the announced UTC offset where that is the configured one after a leap second that is
+        known to have passed: ptp4l removes the announced one (clock.c: clock_update_slave).
+        """
+        settings = self._settings[sample.source]
+        before_s, after_s = settings.source.utc_offset_s, sample.current_utc_offset_s
+        realtime_ns = sample.as_of_ns + sample.real_minus_boot_ns
+        if self.leaps.table is None or after_s is None or not sample.time_traceable:
+            return settings
+        if not self.leaps.table.has_changed(before_s, after_s, realtime_ns):
+            return settings
+        return replace(settings, source=replace(settings.source, utc_offset_s=after_s))
 
     def _accept_phc_sample(self, reading: PhcSample) -> EnsembleUpdate:
         """The link carries the bound on the PHC over to the system clock."""
@@ -188,9 +205,10 @@ class Ensemble:
         """
         least_ns, most_ns = sorted((reading.offset_ns, 0 if self._may_slew else reading.offset_ns))
         low_ns, high_ns = least_ns - reading.error_ns, most_ns + reading.error_ns
-        bound = self._bounds[reading.source] = without_implausible(
-            utc_only_bound(reading, self._settings[reading.source])
-        )
+        own = without_implausible(utc_only_bound(reading, self._settings[reading.source]))
+        bound = self._bounds[reading.source] = self.leaps.limit(own)
+        around_leap_ns = (bound.utc_hard.bound_ns or 0) - (own.utc_hard.bound_ns or 0)
+        low_ns, high_ns = low_ns - around_leap_ns, high_ns + around_leap_ns
         self._ntp[reading.source] = reading
         self._claims.pop(reading.source, None)
         if bound.utc_hard.bound_ns is not None:
@@ -321,7 +339,7 @@ class Ensemble:
         parent = system_clock_bound(
             self._parents[source],
             self._samples[source],
-            self._settings[source].source,
+            self._settings_of(self._samples[source]).source,
             self._phc_links.get(self._samples[source].clock),
         )
         return Claim(parent.as_of_ns, parent.low_ns - excess_ns, parent.high_ns + excess_ns, bound.utc_hard.growth_ppb)
@@ -428,7 +446,7 @@ class Ensemble:
         if last is None or last.grandmaster_identity not in grandmaster.identities:
             return None
         sample = replace(self._samples[source], read_ns=last.as_of_ns)
-        judged = utc_bound(last.gm_hard, sample, self._settings[source].source, grandmaster.verdict)
+        judged = utc_bound(last.gm_hard, sample, self._settings_of(self._samples[source]).source, grandmaster.verdict)
         utc = wider(last.utc_hard, judged)
         if utc == last.utc_hard:
             return None
@@ -474,6 +492,7 @@ class Ensemble:
         """Drop all that is known by this source, and its link to the PHC."""
         self._memories[source].clear()
         self._crossings[source].interrupt()
+        self.leaps.drop(source)
         sample = self._samples.pop(source, None)
         if sample is not None and sample.clock in self._phc_memories:
             self._phc_links.pop(sample.clock, None)
@@ -502,6 +521,19 @@ def _change(last: ClockSample | ErrorBound, new: ClockSample) -> Reason | None:
     if last.parent_identity != new.parent_identity:
         return Reason.PARENT_CHANGED
     return Reason.GRANDMASTER_CHANGED if last.grandmaster_identity != new.grandmaster_identity else None
+
+
+_LEAPS = {leap.value: leap for leap in Leap}
+
+
+def _leap_of(reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSample) -> Leap | None:
+    """What the source announces now; None where this reading does not show it."""
+    match reading:
+        case ClockSample():
+            return Leap.of_flags(reading.leap61, reading.leap59)
+        case UtcSample() | KernelSample():
+            return _LEAPS.get(reading.leap, Leap.NONE)
+    return None
 
 
 def _is_valid(bound: ErrorBound, boottime_ns: int) -> bool:
