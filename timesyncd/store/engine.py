@@ -69,19 +69,22 @@ MIGRATION_LIMIT_S = 600.0
 
 
 def writer_engine(location: StoreLocation, *, durable: bool = False) -> Engine:
-    """For the only writer. `durable`: a power failure loses no commit. Raises StoreError."""
+    """
+    For the only writer. `durable`: a power failure loses no commit. On a server, a commit is on its disk when it returns,
+    as its configuration says. Raises StoreError.
+    """
     if location.url is not None:
-        return postgresql_writer(location.url, location.password)
+        return _postgresql_engine(location.url, location.password, read_only=False)
     assert location.path is not None
-    return sqlite_writer(location.path, durable=durable)
+    return _sqlite_writer(location.path, durable=durable)
 
 
 def reader_engine(location: StoreLocation) -> Engine:
     """Reads while the writer writes, and writes nothing. Raises StoreError if the store does not exist or cannot be read."""
     if location.url is not None:
-        return postgresql_reader(location.url, location.password)
+        return _postgresql_engine(location.url, location.password, read_only=True, poolclass=NullPool)
     assert location.path is not None
-    return sqlite_reader(location.path)
+    return _sqlite_reader(location.path)
 
 
 @contextmanager
@@ -98,8 +101,16 @@ def reading(location: StoreLocation) -> Iterator[Connection]:
 
 
 def identity(location: StoreLocation) -> int:
-    """A number that changes when the store's file is replaced, 0 if there is no file. Always 1 for a server, which reports the loss itself."""
-    return 1 if location.path is None else file_identity(location.path)
+    """
+    The number of the store's inode, which changes when the file is replaced; 0 if there is no file. Always 1 for a
+    server, which reports the loss itself.
+    """
+    if location.path is None:
+        return 1
+    try:
+        return location.path.stat().st_ino
+    except OSError:
+        return 0
 
 
 def migrate(location: StoreLocation) -> None:
@@ -142,7 +153,7 @@ def prepare_file(path: Path) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
 
 
-def sqlite_writer(path: Path, *, durable: bool) -> Engine:
+def _sqlite_writer(path: Path, *, durable: bool) -> Engine:
     """
     Transactions begin IMMEDIATE, so that they wait for the lock at their start and not half-way.
 
@@ -167,7 +178,7 @@ def sqlite_writer(path: Path, *, durable: bool) -> Engine:
     return engine
 
 
-def sqlite_reader(path: Path) -> Engine:
+def _sqlite_reader(path: Path) -> Engine:
     """
     Raises StoreError if the file does not exist.
 
@@ -183,29 +194,11 @@ def sqlite_reader(path: Path) -> Engine:
     )
 
 
-def file_identity(path: Path) -> int:
-    """The file's inode number, which changes when the file is replaced; 0 if there is no file."""
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0
-
-
 #: Longer than any statement of the writer takes; a migration has no limit.
 STATEMENT_S = 60.0
 #: A server that vanishes closes no connection: after so long without an acknowledgement the connection is given up.
 GONE_S = 10.0
 _CONNECT_S = 5
-
-
-def postgresql_writer(url: str, password: SecretStr | None) -> Engine:
-    """A commit is on the server's disk when it returns, as its configuration says. Raises StoreError."""
-    return _postgresql_engine(url, password, read_only=False)
-
-
-def postgresql_reader(url: str, password: SecretStr | None) -> Engine:
-    """Raises StoreError."""
-    return _postgresql_engine(url, password, read_only=True, poolclass=NullPool)
 
 
 def _postgresql_engine(url: str, password: SecretStr | None, *, read_only: bool, **pooling: Any) -> Engine:
