@@ -10,6 +10,9 @@ from typing import Protocol
 
 NS_PER_S = 1_000_000_000
 
+#: Two clocks that are apart by less agree on the second.
+HALF_SECOND_NS = NS_PER_S // 2
+
 #: A step of CLOCK_REALTIME smaller than this is not detected, so it is a term of every bound.
 STEP_TOLERANCE_NS = 2_000
 

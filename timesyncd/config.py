@@ -426,6 +426,11 @@ class Config(Section):
         return min([wanted_ns, *(source.bounds.holdover_after_ns // 2 for source in self.source)])
 
     @property
+    def utc_offsets_s(self) -> frozenset[int]:
+        """TAI - UTC in whole seconds, as the clock sources are configured."""
+        return frozenset(source.bounds.utc_offset_s for source in self.source)
+
+    @property
     def warnings(self) -> list[str]:
         """Settings that work, but are probably not intended; one line each."""
         found = []

@@ -30,6 +30,7 @@ from timesyncd.findings.node import (
     independence_conditions,
     kernel_conditions,
     path_conditions,
+    phc_conditions,
     utc_conditions,
 )
 from timesyncd.findings.steering import Ptp4lSteering
@@ -53,6 +54,7 @@ from timesyncd.sample import (
     ClockSample,
     GrandmasterSample,
     KernelSample,
+    PhcSample,
     Reading,
     TimeErrorSeries,
     UtcSample,
@@ -294,6 +296,10 @@ class Daemon:
                 self._publisher.set_condition(id, node, evidence)
         if isinstance(reading, ClockSample):
             for id, evidence in path_conditions(reading, self._ensemble.refutations(reading.source)).items():
+                self._publisher.set_condition(id, reading.source, evidence)
+        phc = reading.phc if isinstance(reading, ClockSample) else reading
+        if isinstance(phc, PhcSample):
+            for id, evidence in phc_conditions(phc, self._config.utc_offsets_s).items():
                 self._publisher.set_condition(id, reading.source, evidence)
         if isinstance(reading, UtcSample):
             for id, evidence in utc_conditions(reading).items():

@@ -157,6 +157,7 @@ class NodeView:
         self._polls: dict[str, PollReport] = {}
         self._since: tuple[str, int] | None = None
         self._agreement: Agreement | None = None
+        self._utc_offsets_s = config.utc_offsets_s
 
     def update(self, observation: Observation) -> bool:
         """
@@ -330,7 +331,11 @@ class NodeView:
             reason_code=code,
             poll_duration_ns=poll.duration_ns if poll else None,
         )
-        return state if sample is None else state.model_copy(update=measured(sample) | self._bound_fields(name, now))
+        return (
+            state
+            if sample is None
+            else state.model_copy(update=measured(sample, self._utc_offsets_s) | self._bound_fields(name, now))
+        )
 
     def _bound_fields(self, name: str, now: Moment) -> dict[str, object]:
         """The bounds that the source alone gives, by its newest sample."""

@@ -5,8 +5,11 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.steering import steering_text
+from timesyncd.model.source import SourceSettings
 from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
 
 ClockReading = ClockSample | PhcSample | UtcSample | KernelSample
@@ -17,16 +20,19 @@ _ORIGINS = {
     UtcOrigin.PHC: "a PTP hardware clock",
 }
 
+#: Where no source is configured with another one.
+ASSUMED_UTC_OFFSET_S = SourceSettings().utc_offset_s
+
 _NO_LEAP = ("normal", "none")
 
 
-def measured(reading: ClockReading) -> dict[str, object]:
-    """Fields of SourceState."""
+def measured(reading: ClockReading, utc_offsets_s: Collection[int] = (ASSUMED_UTC_OFFSET_S,)) -> dict[str, object]:
+    """Fields of SourceState. `utc_offsets_s`: TAI - UTC, as this node's sources are configured."""
     match reading:
         case ClockSample():
             return _against_parent(reading)
         case PhcSample():
-            return _against_phc(reading)
+            return _against_phc(reading, utc_offsets_s)
         case UtcSample():
             return _against_utc(reading)
         case KernelSample():
@@ -59,11 +65,13 @@ def _announced(sample: ClockSample) -> dict[str, object]:
     }
 
 
-def _against_phc(sample: PhcSample) -> dict[str, object]:
+def _against_phc(sample: PhcSample, utc_offsets_s: Collection[int]) -> dict[str, object]:
     """
-    A PHC on TAI is 37 s from the system clock, which would hide the nanoseconds: `detail` gives the whole seconds.
+    A PHC on TAI is 37 s from the system clock, which would hide the nanoseconds: `detail` gives these seconds. No others
+    are removed: what is left is how wrong one of the two clocks is.
     """
-    whole_s, rest_ns = whole_seconds(sample.offset_ns)
+    whole_s = min((0, *(-seconds for seconds in utc_offsets_s)), key=lambda s: abs(sample.offset_ns - s * NS_PER_S))
+    rest_ns = sample.offset_ns - whole_s * NS_PER_S
     parts = [
         f"{sample.clock} by {sample.method}",
         f"system clock at {whole_s:+} s" if whole_s else None,

@@ -201,6 +201,12 @@ CATALOGUE: dict[str, FindingKind] = {
         "sources that the configuration declares independent of each other share a cause of error",
         "let one of them follow another clock, or remove the declaration (independent_of); it narrows no bound meanwhile",
     ),
+    "phc-seconds-differ": FindingKind(
+        "critical",
+        "system clock and PTP hardware clock are apart by whole seconds that no timescale explains",
+        "find which of the two is wrong: compare both with another clock, and utc_offset_s with ptp4l's and phc2sys' "
+        "(-O); the system clock has no bound meanwhile",
+    ),
     "ntp-sources-contradict": FindingKind(
         "warning",
         "sources that chronyd reaches contradict the one that it follows, beyond the error bounds of both",

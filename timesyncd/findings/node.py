@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from timesyncd.clocks import HALF_SECOND_NS, NS_PER_S
 from timesyncd.findings.catalogue import Judgement
 from timesyncd.findings.steering import unknown_discipline
 from timesyncd.messages.node import NodeState
 from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
 from timesyncd.model.source import Assumption, Refutation
-from timesyncd.sample import ClockSample, KernelSample, UtcOrigin, UtcSample
+from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
 from timesyncd.units import duration_text
 
 Conditions = dict[str, str | None]
@@ -97,6 +98,17 @@ def _refutation_text(refutation: Refutation) -> str:
     if assumption is Assumption.PATH_MINIMUM:
         return f"{assumption} is {assumed}, and a path delay was below it: the minimum counts as 0 now"
     return f"{assumption} is {assumed}, and the samples show {observed}: that value counts now"
+
+
+def phc_conditions(sample: PhcSample, utc_offsets_s: Collection[int]) -> Conditions:
+    """The same of one reading of a PHC and the system clock; `utc_offsets_s` as the node's sources are configured."""
+    allowed_s = [0, *(-seconds for seconds in sorted(utc_offsets_s))]
+    evidence = None
+    if all(abs(sample.offset_ns - seconds * NS_PER_S) >= HALF_SECOND_NS for seconds in allowed_s):
+        allowed = " or ".join(f"{seconds} s" for seconds in allowed_s)
+        apart = f"system clock minus {sample.clock} is {sample.offset_ns / NS_PER_S:+.3f} s"
+        evidence = f"{apart}; the timescales allow {allowed}"
+    return {"phc-seconds-differ": evidence}
 
 
 def utc_conditions(sample: UtcSample) -> Conditions:

@@ -19,7 +19,7 @@ from timesyncd.bound import (
     Term,
     unbounded,
 )
-from timesyncd.clocks import NS_PER_S
+from timesyncd.clocks import HALF_SECOND_NS, NS_PER_S
 from timesyncd.model.grandmaster import GrandmasterVerdict
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
@@ -141,13 +141,23 @@ def system_clock_bound(
     The system clock's bound against the parent.
 
     With software timestamps, and where the PHC was read at the Sync, `parent` is that already. Otherwise the PHC's
-    bound is carried over by the `link`; without a link the system clock is unbounded.
+    bound is carried over by the `link`; without a link the system clock is unbounded. So it is where the
+    two clocks are apart by other whole seconds than the timescale explains: one of them is wrong, or another number of
+    seconds is removed than configured.
     """
-    if sample.clock == "realtime" or parent.of_system_clock:
+    removed_ns = utc_seconds_removed(sample, settings) * NS_PER_S
+    differ = unbounded(Reason.PHC_SECONDS_DIFFER)
+    if sample.clock == "realtime":
         return parent
+    if parent.of_system_clock:
+        is_explained = sample.phc is None or abs(sample.phc.offset_ns + removed_ns) < HALF_SECOND_NS
+        return parent if is_explained else parent._replace(bound=differ, statistical=differ)
     if link is None or parent.as_of_ns - link.as_of_ns >= DEFAULT_VOID_AFTER_NS:
         nothing = unbounded(Reason.PHC_NOT_MEASURED)
         return parent._replace(bound=nothing, statistical=nothing)
+    offset_ns = link.offset_ns + removed_ns
+    if abs(offset_ns) >= HALF_SECOND_NS:
+        return parent._replace(bound=differ, statistical=differ)
     at_ns = max(parent.as_of_ns, link.as_of_ns)
     age_ns = link.age_ns(at_ns)
     if age_ns is None or link.growth_ppb is None:
@@ -156,7 +166,6 @@ def system_clock_bound(
     later_ns = at_ns - parent.as_of_ns
     hard, stat = _grown(parent.bound, later_ns), _grown(parent.statistical, later_ns)
     grown_ns = (hard.bound_ns or 0) - (parent.bound.bound_ns or 0)
-    offset_ns = link.offset_ns + utc_seconds_removed(sample, settings) * NS_PER_S
     error_ns = link.error_ns + age_ns
     terms = {Term.PHC_READING: link.error_ns, Term.PHC_AGE: age_ns, Term.PHC_TO_SYSTEM: abs(offset_ns)}
     return parent._replace(

@@ -39,11 +39,19 @@ def test_a_ptp_source_has_its_port_and_its_path() -> None:
     [
         ({}, 412, "phc:0 by extended, system clock at -37 s, phc2sys is running"),
         ({"offset_ns": -5, "steered": False}, -5, "phc:0 by extended, phc2sys is not running"),
-        ({"offset_ns": 3 * NS_PER_S - 5, "steered": None}, -5, "phc:0 by extended, system clock at +3 s"),
+        ({"offset_ns": 3 * NS_PER_S - 5, "steered": None}, 3 * NS_PER_S - 5, "phc:0 by extended"),
+        (
+            {"offset_ns": -36_041_400_000, "steered": None},
+            958_600_000,
+            "phc:0 by extended, system clock at -37 s",
+        ),
     ],
 )
 def test_of_a_phc_whole_seconds_are_separate(changes: dict[str, Any], offset_ns: int, detail: str) -> None:
-    """The nanoseconds are the offset, half of the window, rounded up, is its error."""
+    """
+    Only the seconds that lie between two timescales are removed: a system clock that is 959 ms wrong is not 41 ms wrong.
+    The error is half of the window, rounded up.
+    """
     source = shown(replace(PHC, **changes))
 
     assert (source.kind, source.offset_ns, source.error_ns, source.frequency_ppb) == ("phc", offset_ns, 300, -20)

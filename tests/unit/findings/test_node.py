@@ -16,6 +16,7 @@ from timesyncd.findings.node import (
     independence_conditions,
     kernel_conditions,
     path_conditions,
+    phc_conditions,
     state_findings,
     utc_conditions,
 )
@@ -23,7 +24,7 @@ from timesyncd.messages.node import NodeState, SourceState
 from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
 from timesyncd.model.source import Assumption, Refutation
-from timesyncd.sample import KernelSample, NtpSource, UtcOrigin, UtcSample
+from timesyncd.sample import KernelSample, NtpSource, PhcSample, UtcOrigin, UtcSample
 
 CALM = KernelSample("kernel", 0, 0, 0, 0, True, "none", 37, disciplines=("chronyd",))
 AGREED = Agreement(-1_500, 2_500_000, 1_000)
@@ -141,6 +142,23 @@ def test_ntp_sources_that_contradict_the_followed_one_are_a_finding() -> None:
         f"{named}; most of the others agree with GPS",
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    ("offset_ns", "evidence"),
+    [
+        (-37 * 10**9 + 400, None),
+        (-36_600_000_000, None),
+        (400_000_000, None),
+        (-36_041_400_000, "system clock minus phc:0 is -36.041 s; the timescales allow 0 s or -37 s"),
+        (1_000_000_000, "system clock minus phc:0 is +1.000 s; the timescales allow 0 s or -37 s"),
+    ],
+)
+def test_seconds_that_no_timescale_explains_are_a_finding(offset_ns: int, evidence: str | None) -> None:
+    """Of system clock and PHC one is wrong by more than half a second."""
+    sample = PhcSample("nic", "phc:0", 1, 0, offset_ns, 600, "extended")
+
+    assert phc_conditions(sample, {37})["phc-seconds-differ"] == evidence
 
 
 def test_a_refuted_declaration_is_a_finding_of_its_source() -> None:

@@ -27,7 +27,7 @@ from timesyncd.model.error_bound import (
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
 from timesyncd.model.source import Coasting, ParentBound, SourceMemory, SourceSettings
-from timesyncd.sample import UtcSample
+from timesyncd.sample import PhcSample, UtcSample
 
 SETTINGS = SourceSettings()
 PTP_SCALE: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
@@ -69,9 +69,9 @@ def test_without_a_link_a_phc_does_not_bound_the_system_clock() -> None:
     [
         (True, -37 * NS_PER_S - 300, 300),
         (True, -37 * NS_PER_S + 300, 300),
-        (True, 300, 37 * NS_PER_S + 300),
+        (True, -37 * NS_PER_S - 499_999_999, 499_999_999),
         (False, 300, 300),
-        (False, -37 * NS_PER_S, 37 * NS_PER_S),
+        (False, 499_999_999, 499_999_999),
     ],
 )
 def test_what_lies_between_the_two_clocks_is_a_term(timescale: bool, link_ns: int, apart_ns: int) -> None:
@@ -85,6 +85,41 @@ def test_what_lies_between_the_two_clocks_is_a_term(timescale: bool, link_ns: in
     assert bound.bound == PARENT.bound.plus(apart_ns + 20, 1_500)
     assert bound.statistical == PARENT.statistical.plus(apart_ns + 20, 1_500)
     assert (bound.terms[Term.PHC_TO_SYSTEM], bound.terms[Term.PHC_READING]) == (apart_ns, 20)
+
+
+@pytest.mark.parametrize(
+    ("timescale", "link_ns"),
+    [
+        (True, -36_041_400_000),
+        (True, -36 * NS_PER_S),
+        (True, -38 * NS_PER_S),
+        (True, 300),
+        (False, -37 * NS_PER_S),
+        (False, 958_600_000),
+    ],
+)
+def test_whole_seconds_between_the_clocks_that_no_timescale_explains_leave_no_bound(
+    timescale: bool, link_ns: int
+) -> None:
+    """
+    One of the two clocks is wrong by more than half a second, or another number of seconds is removed than configured.
+    """
+    sample = nth(0, **{**PHC, "ptp_timescale": timescale})
+    bound = system_clock_bound(PARENT, sample, SETTINGS, replace(LINK, offset_ns=link_ns, as_of_ns=PARENT.as_of_ns))
+
+    assert (bound.bound.bound_ns, bound.bound.reason.code) == (None, "phc_seconds_differ")
+    assert bound.statistical == bound.bound
+
+
+@pytest.mark.parametrize(("link_ns", "code"), [(-36_041_400_000, "phc_seconds_differ"), (-37_000_000_300, "ok")])
+def test_whole_seconds_count_too_where_the_phc_was_read_at_the_sync(link_ns: int, code: str) -> None:
+    """
+    The bound is the system clock's already, and by that reading.
+    """
+    phc = PhcSample("ptp", "phc:0", HEALTHY.as_of_ns, HEALTHY.real_minus_boot_ns, link_ns, 600, "extended")
+    bound = system_clock_bound(PARENT._replace(of_system_clock=True), nth(0, **PHC, phc=phc), SETTINGS, None)
+
+    assert bound.bound.reason.code == code
 
 
 def test_terms_and_rates_of_a_hardware_clock_add_up() -> None:
