@@ -128,9 +128,14 @@ class SnmpEngine:
     boots: int
     time: int
 
+    @property
+    def is_latched(self) -> bool:
+        """Whether boots can count no further: then recorded messages are as good as new ones (RFC 3414 section 2.2.2)."""
+        return self.boots == INT32_MAX
+
     def agrees(self, other: SnmpEngine) -> bool:
         """Whether the other end's estimate of this clock is in the time window (RFC 3414 section 3.2, 7a)."""
-        return other.boots == self.boots and abs(other.time - self.time) <= _TIME_WINDOW_S
+        return not self.is_latched and other.boots == self.boots and abs(other.time - self.time) <= _TIME_WINDOW_S
 
 
 class EngineClock:
@@ -153,7 +158,12 @@ class EngineClock:
         forward only: otherwise recorded messages, each a little older, could set it back step by step.
         """
         now = self.at(now_ns)
-        if engine.boots < now.boots or engine.boots == now.boots and engine.time < now.time - _TIME_WINDOW_S:
+        if (
+            engine.is_latched
+            or engine.boots < now.boots
+            or engine.boots == now.boots
+            and engine.time < now.time - _TIME_WINDOW_S
+        ):
             return False
         if (engine.boots, engine.time) > (self._engine.boots, self._engine.time):
             self.set(engine, now_ns)

@@ -388,6 +388,11 @@ class _Peer:
         signed = bool(message.flags & security.AUTH)
         if signed and (message.engine.engine_id != self.engine_id or not message.verify(self.keys)):
             raise Malformed("the response's digest or engine ID is not the agent's")
+        if signed and message.engine.is_latched:
+            raise Refused(
+                f"the agent's snmpEngineBoots has reached {INT32_MAX}, so recorded messages could pass for new ones: "
+                "give the agent a new engine ID (RFC 3414 section 2.2.2)"
+            )
         pdu = decode_pdu(security.open_scoped(message.scoped(self.keys)))
         if pdu.kind is PduType.REPORT:
             self._apply_report(message, pdu, signed)

@@ -172,6 +172,10 @@ class TestTraps:
 
         assert outcome == (DatagramResult(NOTIFICATION) if taken else DatagramResult(rejected="not in time window"))
 
+    def test_a_trap_of_a_latched_engine_is_refused(self) -> None:
+        """Otherwise a recorded one would be accepted for ever."""
+        assert received(sealed(replace(ENGINE, boots=2**31 - 1))) == DatagramResult(rejected="not in time window")
+
     def test_a_forged_trap_does_not_set_the_clock(self) -> None:
         """Only a sender with the key sets it."""
         listening = receiver()

@@ -104,6 +104,15 @@ class TestEngineClock:
         """A message may be 150 s old, of this start of the engine or a later one."""
         assert self.clock().follow(self.received(boots, time), 60 * self.S) is accepted
 
+    def test_a_latched_clock_agrees_with_nothing(self) -> None:
+        """RFC 3414 section 3.2, 7: snmpEngineBoots of 2,147,483,647 is outside of every time window."""
+        latched = self.received(2**31 - 1, 1_010)
+        ours = security.EngineClock(latched, 60 * self.S)
+
+        assert not self.clock().follow(latched, 60 * self.S)
+        assert not ours.follow(latched, 60 * self.S)
+        assert not ours.agrees(latched, 60 * self.S)
+
     def test_old_messages_do_not_set_it_back(self) -> None:
         """Else recorded ones, each a little older, would all be taken again."""
         clock = self.clock()

@@ -335,6 +335,31 @@ async def test_an_engine_id_that_is_none() -> None:
             await read(session)
 
 
+async def test_a_latched_boots_counter_is_refused() -> None:
+    """RFC 3414 section 2.2.2: at 2,147,483,647 it no longer counts, so recorded messages would be accepted for ever."""
+    agent = ScriptedAgent(EVA)
+    agent.engine = replace(agent.engine, boots=2**31 - 1)
+    async with session_with(EVA, agent.answer) as (session, _):
+        failed = await outcome_of(read(session))
+
+    assert isinstance(failed, Refused)
+    assert "snmpEngineBoots has reached 2147483647" in str(failed)
+
+
+async def test_a_response_that_latches_the_boots_counter_is_refused() -> None:
+    """However it is signed."""
+    agent = ScriptedAgent(EVA)
+    latched = replace(agent.engine, boots=2**31 - 1)
+    agent.reply = lambda message, request: security.seal(
+        message.number, False, latched, message.user, agent.keys,
+        security.scoped_pdu(agent.engine.engine_id, b"", texts(request)),
+    )  # fmt: skip
+    async with session_with(EVA, agent.answer) as (session, _):
+        failed = await outcome_of(read(session))
+
+    assert isinstance(failed, Refused)
+
+
 @given(st.binary(max_size=120), st.booleans())
 def test_any_message_with_the_right_key(scoped: bytes, wrapped: bool) -> None:
     """It is a Response, a Report, or a SourceError."""
