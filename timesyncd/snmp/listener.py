@@ -108,7 +108,7 @@ class NotificationReceiver:
         message = security.parse(datagram)
         ours = bool(message.flags & security.REPORTABLE)
         engine_id = message.engine.engine_id
-        if not (engine_id == self._engine_id if ours else 5 <= len(engine_id) <= 32):
+        if not (engine_id == self._engine_id if ours else len(engine_id) in security.ENGINE_ID_OCTETS):
             return self._refuse(message, security.UNKNOWN_ENGINE_ID, now_ns)
         if message.user not in self._users:
             return self._refuse(message, security.UNKNOWN_USER, now_ns)

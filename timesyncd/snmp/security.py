@@ -116,6 +116,8 @@ REPORTS: dict[Oid, str] = {
 _TIME_WINDOW_S = 150
 VERSION_3 = 3
 _USM = 3
+#: RFC 3411 requires 5 to 32 octets. Some agents have the enterprise's four alone, and their keys are as good.
+ENGINE_ID_OCTETS = range(4, 33)
 #: The UDP payload of an Ethernet frame: a response that is larger comes in fragments, which many networks drop.
 _MAX_SIZE = 1_472
 

@@ -326,8 +326,8 @@ class UserAgent:
             text = "no SNMPv3 response: the device is down, UDP is filtered, or SNMPv3 is disabled"
             raise _silent(NoResponse, text, outcome)
         engine_id = security.parse(outcome.datagram).engine.engine_id
-        if not 5 <= len(engine_id) <= 32:
-            raise Malformed(f"the engine ID has {len(engine_id)} octets; allowed: 5 to 32")
+        if len(engine_id) not in security.ENGINE_ID_OCTETS:
+            raise Malformed(f"the engine ID has {len(engine_id)} octets; allowed: 4 to 32")
         return _Peer(engine_id, self._master.at(engine_id), self._clocks)
 
     async def _request_once(

@@ -176,6 +176,10 @@ class TestTraps:
         """Otherwise a recorded one would be accepted for ever."""
         assert received(sealed(replace(ENGINE, boots=2**31 - 1))) == DatagramResult(rejected="not in time window")
 
+    def test_a_sender_whose_engine_id_has_four_octets(self) -> None:
+        """Its traps are read as its answers are."""
+        assert received(sealed(replace(ENGINE, engine_id=bytes.fromhex("80002342")))) == DatagramResult(NOTIFICATION)
+
     def test_a_forged_trap_does_not_set_the_clock(self) -> None:
         """Only a sender with the key sets it."""
         listening = receiver()

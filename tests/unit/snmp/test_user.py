@@ -326,12 +326,21 @@ async def test_the_next_request_after_a_failure_starts_with_discovery() -> None:
         assert len(received) == 6
 
 
-async def test_an_engine_id_that_is_none() -> None:
-    """RFC 3411 wants 5 to 32 octets."""
+async def test_an_engine_id_of_four_octets() -> None:
+    """RFC 3411 wants 5 octets; agents with the enterprise's four alone exist, and their keys are as good."""
     agent = ScriptedAgent(EVA)
-    agent.engine = security.SnmpEngine(b"four", 1, 1)
+    agent.engine = security.SnmpEngine(bytes.fromhex("80002342"), 1, 1)
     async with session_with(EVA, agent.answer) as (session, _):
-        with pytest.raises(Malformed, match="the engine ID has 4 octets"):
+        assert await outcome_of(read(session)) is True
+
+
+@pytest.mark.parametrize("octets", [3, 33])
+async def test_an_engine_id_that_is_none(octets: int) -> None:
+    """It has 4 to 32 octets."""
+    agent = ScriptedAgent(EVA)
+    agent.engine = security.SnmpEngine(bytes(octets), 1, 1)
+    async with session_with(EVA, agent.answer) as (session, _):
+        with pytest.raises(Malformed, match=f"the engine ID has {octets} octets"):
             await read(session)
 
 
