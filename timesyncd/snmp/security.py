@@ -34,6 +34,7 @@ class LocalizedKeys:
     """A user's keys at one authoritative engine. The privacy key is derived on first use: the `-c` kinds need milliseconds."""
 
     def __init__(self, master: MasterKeys, engine_id: bytes) -> None:
+        self.user = master.user
         self._master = master
         self._engine_id = engine_id
         self._auth_key = master.localized(master.auth, engine_id)
@@ -291,10 +292,15 @@ def open_scoped(reader: ber.Reader) -> ber.Reader:
 
 
 def open_context(reader: ber.Reader) -> tuple[bytes, ber.Reader]:
-    """The context, and a reader positioned at the PDU. Octets after the scoped PDU are padding of the cipher."""
+    """The context, and a reader positioned at the PDU."""
+    return open_names(reader)[1:]
+
+
+def open_names(reader: ber.Reader) -> tuple[bytes, bytes, ber.Reader]:
+    """The context's engine ID, the context, and a reader at the PDU. Octets after the scoped PDU are padding of the cipher."""
     inside = reader.enter(ber.SEQUENCE, "the scoped PDU")
-    inside.octets("the context engine ID")
-    return inside.octets("the context"), inside
+    engine_id = inside.octets("the context engine ID")
+    return engine_id, inside.octets("the context"), inside
 
 
 def _message(

@@ -367,6 +367,8 @@ class _Peer:
         self.keys = keys
         self._clocks = clocks
         self._clock = security.EngineClock(security.SnmpEngine(engine_id, 0, 0), clocks.boottime_ns())
+        self._user = keys.user.name.encode()
+        self._context = keys.user.context.encode()
         self._signs = False
         self._decrypts = False
 
@@ -388,12 +390,15 @@ class _Peer:
         signed = bool(message.flags & security.AUTH)
         if signed and (message.engine.engine_id != self.engine_id or not message.verify(self.keys)):
             raise Malformed("the response's digest or engine ID is not the agent's")
+        if signed and message.user != self._user:
+            raise Malformed(f"the response names the user {message.user!r} instead of {self._user!r}")
         if signed and message.engine.is_latched:
             raise Refused(
                 f"the agent's snmpEngineBoots has reached {INT32_MAX}, so recorded messages could pass for new ones: "
                 "give the agent a new engine ID (RFC 3414 section 2.2.2)"
             )
-        pdu = decode_pdu(security.open_scoped(message.scoped(self.keys)))
+        engine_id, context, inside = security.open_names(message.scoped(self.keys))
+        pdu = decode_pdu(inside)
         if pdu.kind is PduType.REPORT:
             self._apply_report(message, pdu, signed)
         elif pdu.kind is not PduType.RESPONSE or not message.flags & security.PRIV:
@@ -401,8 +406,16 @@ class _Peer:
         elif not self._clock.follow(message.engine, self._clocks.boottime_ns()):
             raise Refused("not in time window: the response is older than the agent's engine clock")
         else:
+            self._require_names(engine_id, context)
             self._decrypts = True
         return pdu
+
+    def _require_names(self, engine_id: bytes, context: bytes) -> None:
+        """RFC 3412 section 7.2.12: a response to our request names what the request named."""
+        if engine_id != self.engine_id:
+            raise Malformed(f"the response names another engine as its context: {engine_id.hex() or 'none'}")
+        if context != self._context:
+            raise Malformed(f"the response names the context {context!r} instead of {self._context!r}")
 
     def _apply_report(self, message: security.UsmMessage, report: Pdu, signed: bool) -> None:
         """

@@ -369,6 +369,48 @@ async def test_a_response_that_latches_the_boots_counter_is_refused() -> None:
     assert isinstance(failed, Refused)
 
 
+@pytest.mark.parametrize(
+    ("user", "engine_id", "context", "message"),
+    [
+        (b"max", None, b"", "the response names the user b'max' instead of b'eva'"),
+        (b"eva", b"another", b"", "the response names another engine as its context"),
+        (b"eva", None, b"other", "the response names the context b'other' instead of b''"),
+    ],
+)
+async def test_a_response_that_names_another_user_engine_or_context(
+    user: bytes, engine_id: bytes | None, context: bytes, message: str
+) -> None:
+    """It is no answer to the request, although its signature is right (RFC 3412 section 7.2.12)."""
+    agent = ScriptedAgent(EVA)
+    agent.reply = lambda received, request: security.seal(
+        received.number, False, agent.engine, user, agent.keys,
+        security.scoped_pdu(agent.engine.engine_id if engine_id is None else engine_id, context, texts(request)),
+    )  # fmt: skip
+    async with session_with(EVA, agent.answer) as (session, _):
+        failed = await outcome_of(read(session))
+
+    assert isinstance(failed, Malformed)
+    assert message in str(failed)
+
+
+async def test_a_signed_report_that_names_another_user() -> None:
+    """It does not set the clock."""
+    agent = ScriptedAgent(EVA)
+
+    def answer(datagram: bytes) -> list[bytes]:
+        message = security.parse(datagram)
+        if not message.flags & security.AUTH:
+            return agent.answer(datagram)
+        other = replace(message, user=b"max")
+        return [security.report(other, agent.engine, security.NOT_IN_TIME_WINDOW, 1, agent.keys)]
+
+    async with session_with(EVA, answer) as (session, _):
+        failed = await outcome_of(read(session))
+
+    assert isinstance(failed, Malformed)
+    assert "names the user b'max'" in str(failed)
+
+
 @given(st.binary(max_size=120), st.booleans())
 def test_any_message_with_the_right_key(scoped: bytes, wrapped: bool) -> None:
     """It is a Response, a Report, or a SourceError."""
