@@ -105,6 +105,7 @@ class Reason(IntEnum):
     REFCLOCK_NOT_DECLARED = 41
     STEERING_LIMIT_UNKNOWN = 42
     PHC_SECONDS_DIFFER = 43
+    TWO_PORTS_FOLLOW = 44
 
     @property
     def text(self) -> str:
@@ -164,6 +165,7 @@ _REASON_TEXTS = {
     Reason.FOLLOWS_PHC: "chronyd follows a PTP hardware clock: it cannot know the error of the PTP path",
     Reason.REFCLOCK_NOT_DECLARED: "chronyd follows a reference clock that its source does not declare (refclocks)",
     Reason.PHC_SECONDS_DIFFER: "system clock and PHC are apart by seconds that no timescale explains: one is wrong",
+    Reason.TWO_PORTS_FOLLOW: "two ports of ptp4l follow a parent: of which one an offset is, is unknown",
     Reason.NO_ANNOUNCE: "no Announce names the grandmaster: a change of the master cannot be detected",
     Reason.STEERING_LIMIT_UNKNOWN: "neither the PHC's frequency nor its limit can be read, so its servo may move it by anything",
 }

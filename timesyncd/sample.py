@@ -263,10 +263,16 @@ class NoSampleCause(StrEnum):
     PARENT_CHANGED = "parent_changed"
     PATH_CHANGED = "path_changed"
     GRANDMASTER_CHANGED = "grandmaster_changed"
+    TWO_PORTS_FOLLOW = "two_ports_follow"
 
 
 #: What invalidates a source's earlier samples, because they were measured against another clock or along another path.
-CHANGES = (NoSampleCause.PARENT_CHANGED, NoSampleCause.PATH_CHANGED, NoSampleCause.GRANDMASTER_CHANGED)
+CHANGES = (
+    NoSampleCause.PARENT_CHANGED,
+    NoSampleCause.PATH_CHANGED,
+    NoSampleCause.GRANDMASTER_CHANGED,
+    NoSampleCause.TWO_PORTS_FOLLOW,
+)
 
 
 @dataclass(frozen=True, slots=True)

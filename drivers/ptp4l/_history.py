@@ -32,6 +32,7 @@ class Ptp4lSnapshot:
     """
     The data sets of one reading. `status` was read first and `status_again` last: if both show the same Sync, all data sets between
     belong to it. `before` was read before the queries, `read_ns` and `real_minus_boot_ns` after the responses, `phc` last.
+    `followers` are the ports that followed a parent when all of them were asked last.
     """
 
     before: Moment
@@ -47,6 +48,7 @@ class Ptp4lSnapshot:
     frequency_ppb: int | None
     max_frequency_ppb: int | None = None
     phc: PhcSample | None = None
+    followers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,10 @@ class SyncHistory:
         problem = _problem(snapshot)
         if problem is not None:
             return self._no_sample(snapshot, problem)
+        if len(snapshot.followers) > 1:
+            ports = " and ".join(map(str, snapshot.followers))
+            reason = f"ports {ports} both follow a parent: which of them an offset is of is not reported"
+            return replace(self._no_sample(snapshot, reason), change=NoSampleCause.TWO_PORTS_FOLLOW)
         if last is None:
             return None
         if (change := _change(last.snapshot, snapshot)) is not None:

@@ -102,6 +102,7 @@ class Ptp4l:
         self._monitor: EventMonitor | None = None
         self._phc: PhcReader | None = None
         self._phc_problem: str | None = None
+        self._followers: tuple[int, ...] = ()
 
     async def open(self) -> None:
         """Raises Unreachable, Malformed and Refused."""
@@ -118,7 +119,8 @@ class Ptp4l:
         self._phc = None if phc is None else PhcReader(self._name, phc, self._machine)
         self._history.clock = "realtime" if stamping == "software" else _phc_name(phc)
         self._history.granularity_ns = _GRANULARITY_NS[stamping]
-        self._port = await self._following_port()
+        self._port, self._followers = 1, ()
+        await self._ask_all_ports()
         self._pushes = PushSubscription(
             own_path(self._runtime_dir, self._name, ".push"), self._server, self._new_requester(), self._clocks
         )
@@ -148,10 +150,12 @@ class Ptp4l:
         if self._has_restarted or self._is_another_instance():
             self._has_restarted = False
             return self._history.restart(self._clocks.boottime_ns())
+        if self._number_ports > 1 and self._clocks.boottime_ns() - self._asked_all_ns >= NS_PER_S:
+            await self._ask_all_ports()
         snapshot = await self._snapshot()
         self._history.daemon_pid = self._client.server_pid if self._client else None
         if snapshot.port.state not in FOLLOWING:
-            self._port = await self._following_port()
+            await self._ask_all_ports()
         return self._with_exchanges(self._history.take(snapshot), snapshot)
 
     def _with_exchanges(self, reading: Reading | None, snapshot: Ptp4lSnapshot) -> Reading | None:
@@ -200,6 +204,7 @@ class Ptp4l:
             frequency_ppb=phc.frequency_ppb if phc else self._frequency_ppb(),
             max_frequency_ppb=phc.max_frequency_ppb if phc else self._max_frequency_ppb(),
             phc=phc,
+            followers=self._followers,
         )
 
     async def _query(self, *queries: ManagementQuery) -> list[Content | Refused]:
@@ -261,15 +266,20 @@ class Ptp4l:
             _log.warning("source %s: %s; set the source's phc to the number of its /dev/ptpN", self._name, error)
             return None
 
-    async def _following_port(self) -> int:
-        """The port that follows a parent; 1 if none does."""
-        ports = range(1, self._number_ports + 1)
-        for first in range(0, self._number_ports, MAX_QUERIES) if self._number_ports > 1 else ():
+    async def _ask_all_ports(self) -> None:
+        """Which ports follow a parent, where there are several; the first of them is read, port 1 if none follows."""
+        self._asked_all_ns = self._clocks.boottime_ns()
+        if self._number_ports == 1:
+            return
+        ports, followers = range(1, self._number_ports + 1), []
+        for first in range(0, self._number_ports, MAX_QUERIES):
             batch = ports[first : first + MAX_QUERIES]
             for response in await self._query(*((ManagementId.PORT_DATA_SET, port) for port in batch)):
                 if isinstance(response, PortDataSet) and response.state in FOLLOWING:
-                    return response.port
-        return 1
+                    followers.append(response.port)
+        self._followers = tuple(followers)
+        if self._port not in followers:
+            self._port = followers[0] if followers else 1
 
     def _is_another_instance(self) -> bool:
         """Whether ptp4l was restarted: it creates its socket at each start."""

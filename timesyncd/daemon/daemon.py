@@ -31,6 +31,7 @@ from timesyncd.findings.node import (
     kernel_conditions,
     path_conditions,
     phc_conditions,
+    two_ports_conditions,
     utc_conditions,
 )
 from timesyncd.findings.steering import Ptp4lSteering
@@ -297,6 +298,8 @@ class Daemon:
         if isinstance(reading, ClockSample):
             for id, evidence in path_conditions(reading, self._ensemble.refutations(reading.source)).items():
                 self._publisher.set_condition(id, reading.source, evidence)
+        for id, evidence in two_ports_conditions(reading).items():
+            self._publisher.set_condition(id, reading.source, evidence)
         phc = reading.phc if isinstance(reading, ClockSample) else reading
         if isinstance(phc, PhcSample):
             for id, evidence in phc_conditions(phc, self._config.utc_offsets_s).items():

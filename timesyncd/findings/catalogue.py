@@ -232,6 +232,11 @@ CATALOGUE: dict[str, FindingKind] = {
         "let the master send Announce, and ptp4l use it (BMCA ptp, inhibit_announce 0); only the bound to the parent "
         "is known meanwhile",
     ),
+    "two-ports-follow": FindingKind(
+        "critical",
+        "two ports of one ptp4l follow a parent clock, so it is unknown which path an offset and a delay are of",
+        "let the BMCA choose one (BMCA ptp), or run one ptp4l for each port; no sample counts meanwhile",
+    ),
     "two-disciplines": FindingKind(
         "critical",
         "more than one daemon steers the system clock",

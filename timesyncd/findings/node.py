@@ -11,7 +11,16 @@ from timesyncd.messages.node import NodeState
 from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
 from timesyncd.model.source import Assumption, Refutation
-from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
+from timesyncd.sample import (
+    ClockSample,
+    KernelSample,
+    NoSample,
+    NoSampleCause,
+    PhcSample,
+    Reading,
+    UtcOrigin,
+    UtcSample,
+)
 from timesyncd.units import duration_text
 
 Conditions = dict[str, str | None]
@@ -98,6 +107,13 @@ def _refutation_text(refutation: Refutation) -> str:
     if assumption is Assumption.PATH_MINIMUM:
         return f"{assumption} is {assumed}, and a path delay was below it: the minimum counts as 0 now"
     return f"{assumption} is {assumed}, and the samples show {observed}: that value counts now"
+
+
+def two_ports_conditions(reading: Reading) -> Conditions:
+    """The same of one reading of a ptp4l; {} where it shows neither."""
+    if isinstance(reading, NoSample) and reading.change is NoSampleCause.TWO_PORTS_FOLLOW:
+        return {"two-ports-follow": reading.reason}
+    return {"two-ports-follow": None} if isinstance(reading, ClockSample) else {}
 
 
 def phc_conditions(sample: PhcSample, utc_offsets_s: Collection[int]) -> Conditions:

@@ -18,13 +18,14 @@ from timesyncd.findings.node import (
     path_conditions,
     phc_conditions,
     state_findings,
+    two_ports_conditions,
     utc_conditions,
 )
 from timesyncd.messages.node import NodeState, SourceState
 from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
 from timesyncd.model.source import Assumption, Refutation
-from timesyncd.sample import KernelSample, NtpSource, PhcSample, UtcOrigin, UtcSample
+from timesyncd.sample import KernelSample, NoSample, NoSampleCause, NtpSource, PhcSample, UtcOrigin, UtcSample
 
 CALM = KernelSample("kernel", 0, 0, 0, 0, True, "none", 37, disciplines=("chronyd",))
 AGREED = Agreement(-1_500, 2_500_000, 1_000)
@@ -159,6 +160,16 @@ def test_seconds_that_no_timescale_explains_are_a_finding(offset_ns: int, eviden
     sample = PhcSample("nic", "phc:0", 1, 0, offset_ns, 600, "extended")
 
     assert phc_conditions(sample, {37})["phc-seconds-differ"] == evidence
+
+
+def test_two_ports_that_follow_are_a_finding() -> None:
+    """Until a sample comes from one of them."""
+    both = NoSample("ptp", 1, "ports 1 and 2 both follow", change=NoSampleCause.TWO_PORTS_FOLLOW)
+    silent = NoSample("ptp", 1, "no Sync")
+
+    assert two_ports_conditions(both) == {"two-ports-follow": "ports 1 and 2 both follow"}
+    assert two_ports_conditions(HEALTHY) == {"two-ports-follow": None}
+    assert two_ports_conditions(silent) == {}
 
 
 def test_a_refuted_declaration_is_a_finding_of_its_source() -> None:

@@ -38,6 +38,7 @@ class Script:
     ports: int = 1
     domain: int = 24
     following: int = 1
+    also_following: int | None = None
     state: int = PortState.SLAVE
     offset_ns: int = 642
     ingress_ns: int = 0
@@ -79,7 +80,8 @@ class Script:
             case 0x2003:
                 return struct.pack(">hBB", self.utc_offset_s, self.utc_flags, 0x20)
             case 0x2004:
-                state = self.state if port == self.following else PortState.MASTER
+                follows = port in (self.following, self.also_following)
+                state = self.state if follows else PortState.MASTER
                 delay, mechanism = self.peer_delay_ns << 16, self.mechanism
                 return struct.pack(
                     ">8sHBbqbBbBbB", self.identity, port, state, -3, delay, 0, 3, self.log_sync, mechanism, 1, 2
@@ -545,6 +547,47 @@ async def test_another_grandmaster_behind_the_same_parent_is_reported(server: Sc
 
     assert (reported.cause, reported.restarted) == ("grandmaster_changed", False)
     assert reported.reason == "the grandmaster changed to 010203.0405.060708"
+
+
+async def test_two_ports_that_follow_give_no_sample(server: ScriptedPtp4l) -> None:
+    """Offset and path delay are of the clock, not of a port: which path they are of is not reported."""
+    server.script.ports = 3
+    clocks = FakeClocks()
+    driver = await primed(server, clocks)
+    server.script.sync(3)
+    alone = await sample(driver)
+    server.script.also_following = 3
+    clocks.advance(1_000_000_000)
+    server.script.sync(4)
+    both = await nothing(driver)
+    server.script.also_following = None
+    clocks.advance(1_000_000_000)
+    server.script.sync(5)
+    again = await driver.poll()
+    await driver.close()
+
+    assert alone.offset_ns == 3
+    assert (both.cause, both.reason) == (
+        "two_ports_follow",
+        "ports 1 and 3 both follow a parent: which of them an offset is of is not reported",
+    )
+    assert [type(reading) for reading in again] == [ClockSample]
+
+
+@pytest.mark.parametrize(("ports", "asked"), [(1, 0), (3, 3)])
+async def test_the_other_ports_are_asked_once_a_second(server: ScriptedPtp4l, ports: int, asked: int) -> None:
+    """One port has no others; of several, at most one round a second."""
+    server.script.ports = ports
+    clocks = FakeClocks()
+    driver = await primed(server, clocks)
+    server.asked.clear()
+    for number in range(4):
+        clocks.advance(250_000_000)
+        server.script.sync(number)
+        await driver.poll()
+    await driver.close()
+
+    assert sum(management_id == 0x2004 for _, management_id in server.asked) == 4 + asked
 
 
 @pytest.mark.parametrize("counted", [2, 500], ids=["fewer", "more"])
