@@ -157,7 +157,7 @@ def read_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-async def test_a_mark_arrives_with_the_kernels_word_of_who_sent_it(node: Node, rank: subprocess.Popen[str]) -> None:
+async def test_a_mark_arrives_with_the_sender_that_the_kernel_names(node: Node, rank: subprocess.Popen[str]) -> None:
     """The batch carries the node's order, the sender's uid and pid, and the rank's own words."""
     (batch,) = await node.delivered()
 
@@ -416,7 +416,7 @@ def ask(node: Node, uid: int, policy: str = "bsp", job: str = "0123456789abcdef"
     subprocess.run(command, check=True)
 
 
-async def test_a_request_comes_with_the_kernels_word_of_who_asks(node: Node) -> None:
+async def test_a_request_arrives_with_the_sender_that_the_kernel_names(node: Node) -> None:
     """The hub knows the job's user; only the daemon knows which user asks. What is written otherwise means the same."""
     ask(node, SENDER, " local_sgd( h=8 )")
     await until(lambda: len(node.requests) == 1)

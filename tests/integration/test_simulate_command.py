@@ -116,7 +116,7 @@ async def test_one_grandmaster_is_read_by_all_three_ways(tmp_path: Path) -> None
     assert (v3["auth"], v3["priv"], gm["model"], gm["seed"]) == ("sha256", "aes128", "tp4100", 7)
 
 
-async def test_fifty_units_in_one_process(tmp_path: Path) -> None:
+async def test_fifty_grandmasters_in_one_process(tmp_path: Path) -> None:
     """Fifty grandmasters answer on consecutive ports, no two with the same identity, community or password."""
     first = free_ports(50)
     ports = ("--snmp-port", str(first), "--https-port", str(first))
@@ -165,7 +165,7 @@ async def test_units_of_a_run_are_their_own() -> None:
         assert (first.peer, second.peer) == (second, first)
 
 
-async def test_a_course_begins_in_steady_state() -> None:
+async def test_a_scenario_begins_in_steady_state() -> None:
     """The antenna is cut after a while: first class 6, later class 7."""
     async with simulated("--scenario", "antenna-cut") as gm:
         before = await snmpget(gm, CLOCK_CLASS)

@@ -154,7 +154,7 @@ def test_a_lost_master_leaves_the_last_words_and_the_last_kick() -> None:
     assert before.gm_present and before.clock_class == 6
 
 
-def test_one_that_may_become_master_tells_itself() -> None:
+def test_a_port_that_may_become_master_reports_itself() -> None:
     """MASTER, its own class 248, path delay 0, and the old offset."""
     rows = readings(Scenario("alone", path=PathSpec(ends_at_s=200), may_master=True), 400)
     before = next(each.row for each in rows if each.row.t_ns > 202 * NS_PER_S)
@@ -164,7 +164,7 @@ def test_one_that_may_become_master_tells_itself() -> None:
     assert last.offset_ns == before.offset_ns
 
 
-def test_a_master_that_returns_is_followed_anew() -> None:
+def test_a_master_that_returns_is_followed_again() -> None:
     """UNCALIBRATED, then SLAVE, and the error is what it was before."""
     rows = readings(BY_NAME["nothing at times"], 900)
     states = [state for state, _ in itertools.groupby(each.row.port_state for each in rows)]

@@ -304,7 +304,7 @@ def test_what_keys_of_a_section_mean_together_is_checked(section: str, message: 
         '[traps]\ncommunities = ["swordfish"]',
     ],
 )
-def test_a_secret_that_stands_in_the_file_is_not_shown(section: str) -> None:
+def test_a_secret_in_the_file_is_not_shown(section: str) -> None:
     """Not even in the error that refuses it: that goes to a journal that others read."""
     with pytest.raises(ConfigError) as error:
         parse(section)

@@ -43,7 +43,7 @@ def test_asyncapi_is_version_3() -> None:
     assert {(s["protocol"], s["protocolVersion"]) for s in servers.values()} == {("mqtt", "5.0"), ("mqtts", "5.0")}
 
 
-def test_a_server_says_who_is_let_in() -> None:
+def test_a_server_declares_its_access_control() -> None:
     """By a password everywhere, by a client certificate over TLS; each scheme is one that AsyncAPI 3 knows."""
     security = {n: [_resolved("asyncapi.json", s["$ref"]) for s in x["security"]] for n, x in SERVERS.items()}
 

@@ -85,7 +85,7 @@ def test_a_healthy_grandmaster_has_no_finding(watch: Watch) -> None:
     assert watch.judge(polled_grandmaster(), polled_grandmaster("gm-b"), nodes=[follower()]) == {}
 
 
-def test_a_grandmaster_that_tells_nothing_has_no_finding(watch: Watch) -> None:
+def test_a_grandmaster_that_reports_nothing_has_no_finding(watch: Watch) -> None:
     """What is absent is not provided, and never a fault."""
     silent = dict.fromkeys(
         ("clock_state", "clock_class", "references", "selected_reference", "satellites", "antenna", "alarms", "utc")

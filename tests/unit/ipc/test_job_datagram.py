@@ -408,8 +408,8 @@ def test_groups_are_published_of_all_ranks_or_of_none(
     assert read[1].groups == published
 
 
-def test_more_ranks_than_are_told_of_have_no_groups() -> None:
-    """The last ones would not know theirs."""
+def test_beyond_the_limit_of_ranks_there_are_no_groups() -> None:
+    """The last ranks would have no group."""
     many = replace(SIGNALS, world_size=MAX_RANKS + 1)
     plan = replace(PLAN, groups=((0, 1) * 128 + (1,),))
 

@@ -99,7 +99,7 @@ def test_ranks_that_disagree_on_the_step_have_no_frontier() -> None:
         frontier({0: [(0, 1)], 1: []})
 
 
-def test_who_is_still_busy_does_not_wait() -> None:
+def test_a_busy_rank_does_not_wait() -> None:
     """A late arrival costs nothing before the others are through with computing, and with the synchronization before."""
     late = sync(1, part(30, 60, arrival_ns=10), part(50, 60))
 
@@ -108,7 +108,7 @@ def test_who_is_still_busy_does_not_wait() -> None:
     assert waited_for(late, 1, {0: 55, 1: 55}) == 0
 
 
-def test_who_has_left_does_not_wait() -> None:
+def test_a_rank_that_has_left_does_not_wait() -> None:
     """A broadcast's receivers leave before a late one comes: it is no wait for that one; within the error their own end is its end."""
     assert waited_for(sync(0, part(0, 1_000), part(0, 1_000), part(9_000, 10_000)), 2, {}) == 0
     assert waited_for(sync(0, part(0, 1_000), part(0, 1_000), part(1_500, 10_000)), 2, {}) == 1_000

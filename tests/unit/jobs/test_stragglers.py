@@ -122,7 +122,7 @@ def test_a_part_of_the_world_names_no_rank() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.BUCKET, Kind.HOOK])
-def test_who_did_not_wait_was_not_held_up(kind: Kind) -> None:
+def test_a_rank_that_did_not_wait_was_not_held_up(kind: Kind) -> None:
     """Marks that are a step apart, or a hook that does not wait: on one clock that is certain, so nothing is compared."""
     syncs = [apart(step, kind, STEP_NS) for step in range(60)]
     observed = attribute(syncs, {})
@@ -195,7 +195,7 @@ def bursts(seed: int) -> list[Sync]:
 
 
 @pytest.mark.parametrize("steps", [40, 60])
-def test_some_tens_of_steps_name_who_is_late_in_all_of_them(steps: int) -> None:
+def test_some_tens_of_steps_name_the_rank_that_is_late_in_all_of_them(steps: int) -> None:
     """One of two, by 5 ms, at one of three buckets."""
     chance = random.Random(steps)
     syncs = [

@@ -169,7 +169,7 @@ def test_pitfall_28_a_frozen_kick_of_the_servo_goes_on(loss: float) -> None:
     assert kicked >= 2
 
 
-def test_pitfall_29_a_lost_master_is_still_told_of() -> None:
+def test_pitfall_29_a_lost_master_is_still_reported() -> None:
     """
     gm_present and class 6 stay for ever with the old offset: HOLDOVER at once that it is old, UNKNOWN after 1000 s.
     """

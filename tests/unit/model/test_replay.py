@@ -90,7 +90,7 @@ def test_the_truth_is_inside_while_a_path_changes(with_frequency: bool) -> None:
     assert None not in [bound_ns for _, bound_ns in bounds[80:]]
 
 
-def test_an_offset_that_is_told_again_is_not_fresh() -> None:
+def test_a_repeated_offset_is_not_fresh() -> None:
     """
     Port, grandmaster and class may all look well: it ages to HOLDOVER, and after 1000 s nothing is known.
     """
@@ -143,7 +143,7 @@ def test_rows_without_anything_change_nothing_of_what_follows(empties: list[int]
         assert mixed.accept(full) == plain.accept(full)
 
 
-def test_how_old_a_sync_is_counts_from_the_last_row_that_told_another() -> None:
+def test_the_age_of_a_sync_counts_from_the_last_row_with_another() -> None:
     """
     After a minute without one it may be as old: a row without an offset did not look.
     """
@@ -168,7 +168,7 @@ def test_half_a_sample_is_none(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("state", [PortState.LISTENING, PortState.MASTER, PortState.FAULTY])
-def test_a_port_that_does_not_follow_tells_nothing_fresh(state: PortState) -> None:
+def test_a_port_that_does_not_follow_gives_nothing_fresh(state: PortState) -> None:
     """
     And what its filter held is forgotten: after its return as many seconds are wanted as at first, while the bound
     ages.

@@ -174,7 +174,7 @@ def test_a_counter_that_went_back_starts_the_filter_again(counter: str) -> None:
     assert memory.accept(nth(31, **{counter: 2})) is None
 
 
-def test_counters_that_cease_to_be_told_leave_the_time() -> None:
+def test_counters_that_are_no_longer_reported_leave_the_time() -> None:
     """
     What was accepted with them is forgotten after as long as without.
     """

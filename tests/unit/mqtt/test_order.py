@@ -190,7 +190,7 @@ def test_our_own_absence_does_not_count_as_silence() -> None:
     assert accepted(newest, node_state(incarnation=8), now_ns=960 * NS_PER_S)
 
 
-def test_who_is_silent_is_forgotten() -> None:
+def test_a_silent_sender_is_forgotten() -> None:
     """The memory is bounded by the nodes that publish now, not by all names ever received."""
     newest = NewestMessages()
     for number in range(100):

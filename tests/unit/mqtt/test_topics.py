@@ -166,7 +166,7 @@ def test_what_came_while_we_were_away_is_not_missed() -> None:
 
 
 @pytest.mark.parametrize("node", ["", "a b", "n1\n", "x" * 65])
-def test_who_publishes_has_a_name(node: str) -> None:
+def test_every_publisher_has_a_name(node: str) -> None:
     """It is remembered, and written into logs."""
     payload = json.dumps(grandmaster("n1", 1, 1).model_dump() | {"node": node}).encode()
 

@@ -243,7 +243,7 @@ def test_other_mibs_come_from_the_folder_that_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_mib_that_stands_on_one_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mib_that_imports_a_missing_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line names it and the way out; nothing is fetched."""
     file = tmp_path / "acme.mib"
     file.write_text(HEAD + scalar("acmeThing", "Integer32", 1, parent="acmeRoot") + "END\n")

@@ -137,7 +137,7 @@ def test_a_clock_identity_in_any_text(written: bytes, shown: bytes) -> None:
     assert masked([row("1.3.6.1.4.1.9070.1.2.5.1.1.1.1.1.3.101.1", written)]) == [shown]
 
 
-def test_what_is_told_of_the_recording_is_masked_too() -> None:
+def test_the_description_of_the_recording_is_masked_too() -> None:
     """A redirect names another host."""
     masker = Masker(KINDS, ["a-secret"], PROFILES)
 
@@ -198,7 +198,7 @@ def test_a_version_of_four_numbers() -> None:
 
 
 @pytest.mark.parametrize("index", ["10.1.2.3", "0.160.105.112.71.96", "65.66.49.50.51.52"])
-def test_what_tells_in_its_index_is_left_out(index: str) -> None:
+def test_an_object_whose_index_identifies_the_owner_is_left_out(index: str) -> None:
     """An OID cannot be replaced, so such an object is not stored, and is counted."""
     rows = [
         row(SERIAL, b"AB1234"),
@@ -224,7 +224,7 @@ def test_tables_of_addresses_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("tree", ["6.3.12", "6.3.13", "6.3.15", "6.3.16", "6.3.18", "2.1.25.4", "4.1.8072.1.3"])
-def test_who_may_ask_and_what_runs_is_never_stored(tree: str) -> None:
+def test_access_rules_and_running_processes_are_never_stored(tree: str) -> None:
     """Communities, users, targets, and programs with their arguments go, whatever is masked."""
     assert masked([row(f"1.3.6.1.{tree}.1.1.0", b"x")], kinds=()) == []
 

@@ -299,7 +299,7 @@ def test_speed_makes_things_happen_faster_and_dates_stay_real() -> None:
     assert device.next_change_s() == pytest.approx(device.dwell.holdover_s - 3_600)
 
 
-def test_a_unit_that_with_a_stopped_clock_changes_nothing() -> None:
+def test_a_grandmaster_with_a_stopped_clock_changes_nothing() -> None:
     """Without a speed, catching up changes nothing; and in steady state nothing is due."""
     device = device_after()
     before = state_of(device)

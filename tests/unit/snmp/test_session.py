@@ -466,7 +466,7 @@ async def test_a_device_that_is_down_is_not_asked_for_less() -> None:
     assert len(received) == 2
 
 
-async def test_a_slow_agent_is_told_from_one_that_is_down() -> None:
+async def test_a_slow_agent_has_another_error_than_one_that_is_down() -> None:
     """A late response shows that the agent responds: the error says so, and the next walk requests fewer rows at once."""
     asked: list[Pdu] = []
 

@@ -208,7 +208,7 @@ def test_time_errors_are_asked_for_by_span(grandmasters: Path) -> None:
     assert (values, newest) == ([5, -7, 9], [-7, 9])
 
 
-def test_a_course_keeps_every_peak(grandmasters: Path) -> None:
+def test_a_series_keeps_every_peak(grandmasters: Path) -> None:
     """However few the steps, each has its minimum, its maximum and its begin."""
     envelope = history.time_error_envelope(StoreLocation(path=grandmasters), "gm", START_NS, START_NS + 40, steps=2)
 

@@ -119,7 +119,7 @@ def test_old_samples_that_are_gone_are_drawn_by_what_is_left(lab: Lab) -> None:
     assert lab.series(0, 4 * HOUR_NS) == [(0, 3_600, 0), (3_600, 3_600, 1), (7_200, 3_600, 2), (10_800, 60, 5)]
 
 
-def test_another_nodes_course_is_none_of_our_samples(lab: Lab) -> None:
+def test_another_nodes_series_is_none_of_our_samples(lab: Lab) -> None:
     """A hub holds its own samples and others' roll-ups of sources that have the same name."""
     lab.samples((0, 5))
     lab.rolled(60, 0, 1, node="n2")

@@ -112,7 +112,7 @@ async def test_the_state_has_no_id_before_its_end(stream: EventStream) -> None:
     assert opening.rstrip().rsplit(b"\n", 1)[-1].startswith(b"id: ")
 
 
-async def test_who_comes_back_gets_what_it_missed(stream: EventStream, view: FakeView) -> None:
+async def test_a_viewer_that_returns_gets_what_it_missed(stream: EventStream, view: FakeView) -> None:
     """With the id of the last received event the server sends the later ones, and no reset."""
     async with viewer(stream) as connection:
         await connection.next()
