@@ -10,6 +10,7 @@ import csv
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
+from enum import Enum, auto
 from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +21,7 @@ from timesyncd.errors import TraceError
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings, combined, utc_error, wider
 from timesyncd.model.source import SourceSettings
-from timesyncd.sample import ClockSample, NoSample, PortState
+from timesyncd.sample import ClockSample, NoSample, PortState, identity_text
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -41,12 +42,21 @@ _FASTEST_SYNC_NS = NS_PER_S // 128
 _FOLLOWING = (None, PortState.SLAVE, PortState.UNCALIBRATED)
 
 
+class TraceEvent(Enum):
+    """An event that makes all earlier samples invalid: the clock was stepped; or ptp4l restarted, or lines are lost."""
+
+    STEPPED = auto()
+    RESTARTED = auto()
+
+
 class TraceRow(NamedTuple):
     """
-    One reading of ptp4l by a management client at `t_ns`; None = absent.
+    One reading of ptp4l by a management client at `t_ns`, or one line of its log; None = absent.
 
     `offset_ns` is local minus master. `freq_ppb` is as ptp4l logs it: positive = the local clock runs fast, and is
-    slowed by so much.
+    slowed by so much. `is_sync`: the offset is that of a Sync since the row before, even where it is the same number.
+    It arrived after `after_ns` (None: after the row before). `parent` numbers the masters in the order in which the
+    clock followed them. An `event` precedes what the row holds.
     """
 
     t_ns: int
@@ -57,6 +67,10 @@ class TraceRow(NamedTuple):
     gm_present: bool | None = None
     clock_class: int | None = None
     clock_accuracy: int | None = None
+    event: TraceEvent | None = None
+    is_sync: bool = False
+    after_ns: int | None = None
+    parent: int = 0
 
 
 class ReplayedRow(NamedTuple):
@@ -80,18 +94,31 @@ class Replay:
         self._sample: ClockSample | None = None
         self._known: tuple[int | None, int | None] | None = None
         """The grandmaster's clock class and accuracy in the current bound."""
+        self._invalidated: ErrorBound | None = None
+        """After an event, the bound that it ended."""
 
     def accept(self, row: TraceRow) -> ReplayedRow:
+        if row.event is not None:
+            self._interrupt(row.event, row.t_ns)
         last, ensemble, frequency_ppb = self._last, self._ensemble, _frequency_ppb(row)
         if row.offset_ns is not None:
             self._last = row
         if row.port_state in _FOLLOWING and row.gm_present is not False and last is not None and _is_fresh(row, last):
-            self._sample = _sample(row, last.t_ns)
-            if ensemble.accept(self._sample).source_bound is not None:
+            self._sample = _sample(row, last.t_ns if row.after_ns is None else row.after_ns)
+            update = ensemble.accept(self._sample)
+            if update.source_bound is not None:
                 self._known = row.clock_class, row.clock_accuracy
+            elif ensemble.source_bound(_SOURCE) is None:
+                self._invalidated = update.bound or self._invalidated
         else:
             ensemble.accept(NoSample(_SOURCE, row.t_ns, "", port_state=row.port_state, frequency_ppb=frequency_ppb))
-        return bounds_at(self._with_newest_grandmaster(row), row.t_ns)
+        return bounds_at(self._with_newest_grandmaster(row) or self._invalidated, row.t_ns)
+
+    def _interrupt(self, event: TraceEvent, t_ns: int) -> None:
+        stepped = event is TraceEvent.STEPPED
+        reading = NoSample(_SOURCE, t_ns, "", stepped=stepped, restarted=not stepped)
+        self._invalidated = self._ensemble.accept(reading).bound or self._invalidated
+        self._last = self._sample = self._known = None
 
     def _with_newest_grandmaster(self, row: TraceRow) -> ErrorBound | None:
         """A worse clock class or accuracy counts at once, also without a fresh Sync."""
@@ -164,7 +191,9 @@ def _broken(last: ClockSample, new: ClockSample) -> NoSample | None:
 
 
 def _is_fresh(row: TraceRow, last: TraceRow) -> bool:
-    return row.offset_ns is not None and row.path_delay_ns is not None and row.offset_ns != last.offset_ns
+    if row.offset_ns is None or row.path_delay_ns is None:
+        return False
+    return row.is_sync or row.offset_ns != last.offset_ns
 
 
 def _sample(row: TraceRow, last_ns: int) -> ClockSample:
@@ -181,7 +210,7 @@ def _sample(row: TraceRow, last_ns: int) -> ClockSample:
         ingress_time_ns=row.t_ns,
         port_state=row.port_state or PortState.SLAVE,
         grandmaster_identity=_GRANDMASTER,
-        parent_identity=_GRANDMASTER,
+        parent_identity=_GRANDMASTER if row.parent == 0 else identity_text(1 + row.parent),
         steps_removed=1,
         clock_class=_CLASS_UNKNOWN if row.clock_class is None else row.clock_class,
         clock_accuracy=_ACCURACY_UNKNOWN if row.clock_accuracy is None else row.clock_accuracy,

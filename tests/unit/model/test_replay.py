@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.replay import Replay, ReplayedRow, TraceRow
+from timesyncd.model.replay import Replay, ReplayedRow, TraceEvent, TraceRow
 from timesyncd.sample import PortState
 
 ACCURACY_100_NS = 0x21
@@ -110,6 +110,62 @@ def test_a_repeated_offset_is_not_fresh() -> None:
     ]
     assert held == sorted(held)
     assert bounds[1_000:] == [None] * 101
+
+
+def test_a_row_that_is_a_sync_is_fresh_with_the_same_offset() -> None:
+    """
+    A line of a log stands for a Sync, also where the clock is off by the same number of nanoseconds.
+    """
+    lab, replay = noisy(), Replay()
+    replayed(replay, lab)
+    last = next_row(lab)
+    replay.accept(last)
+    rows = [replay.accept(frozen(last, lab, is_sync=True)) for _ in range(20)]
+
+    assert {row.status for row in rows} == {ClockStatus.SYNCHRONIZED}
+
+
+@pytest.mark.parametrize("event", list(TraceEvent))
+@pytest.mark.parametrize("with_sync", [True, False])
+def test_an_event_makes_all_earlier_samples_invalid(event: TraceEvent, with_sync: bool) -> None:
+    """
+    It is DISRUPTED until as many seconds have passed as at first; a Sync in the same row came after the event.
+    """
+    lab, replay = noisy(), Replay()
+    replayed(replay, lab)
+    lab.true_ns += 5_000_000
+    row = next_row(lab)
+    after = [replay.accept(row._replace(event=event) if with_sync else TraceRow(row.t_ns, None, event=event))]
+    after += [replay.accept(next_row(lab)) for _ in range(25)]
+    first = next(index for index, each in enumerate(after) if each.gm_hard_ns is not None)
+
+    assert {each.status for each in after[:first]} == {ClockStatus.DISRUPTED}
+    assert first == (21 if with_sync else 22)
+    assert after[-1].status is ClockStatus.SYNCHRONIZED
+
+
+def test_another_parent_makes_all_earlier_samples_invalid() -> None:
+    """
+    The clock may already follow the new master when its first Sync is logged.
+    """
+    lab, replay = noisy(), Replay()
+    replayed(replay, lab)
+    after = [replay.accept(next_row(lab, parent=1)) for _ in range(30)]
+
+    assert [each.status for each in after[:20]] == [ClockStatus.DISRUPTED] * 20
+    assert after[-1].status is ClockStatus.SYNCHRONIZED
+
+
+def test_a_sync_that_is_dated_is_no_older_than_that() -> None:
+    """
+    After a minute without rows it is of the second before it was logged.
+    """
+    lab, replay = noisy(), Replay()
+    replayed(replay, lab)
+    lab.silence(60)
+    row = next_row(lab, is_sync=True)
+
+    assert replay.accept(row._replace(after_ns=row.t_ns - NS_PER_S)).status is ClockStatus.SYNCHRONIZED
 
 
 def test_a_frozen_offset_is_not_fresh_for_an_empty_row_in_between() -> None:
