@@ -1,4 +1,4 @@
-"""Compute the bound at each row of a recorded trace, or at each stored sample of a source, as CSV."""
+"""Compute the bound at each row of a recorded trace or log, or at each stored sample of a source, as CSV."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import os
 import stat
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_config_argument, load_config
+from timesyncd.cli._replay_output import Output
 from timesyncd.errors import ConfigError, TraceError
+from timesyncd.logs.bounds import BoundRow
+from timesyncd.logs.reading import Kind, peek_kind, read_log, survey
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.replay import REPLAYED_HEADER, Replay, StoredReplay, read_trace, replayed_line, seconds_text
+from timesyncd.model.replay import Replay, StoredReplay, read_trace, seconds_text
 from timesyncd.sample import ClockSample
 from timesyncd.units import span_ns
 
@@ -34,9 +37,17 @@ OnProgress = Callable[[int], None]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("trace", nargs="?", metavar="TRACE", help="a CSV file (default, or -: standard input)")
+    parser.add_argument("trace", nargs="?", metavar="FILE", help="a trace or a log (default, or -: standard input)")
     parser.add_argument(
-        "--source", metavar="NAME", help="replay the stored samples of this [[source]] instead of a trace"
+        "--from", dest="kind", choices=[kind.value for kind in Kind], help="what FILE holds (default: detected)"
+    )
+    parser.add_argument("--instance", metavar="NAME", help="of a log: only this pid, tag, host, clock or server")
+    parser.add_argument("--port", metavar="PORT", help="of a log of ptp4l: only this port, by number or interface")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per line; a log's summary is the last"
+    )
+    parser.add_argument(
+        "--source", metavar="NAME", help="replay the stored samples of this [[source]] instead of a file"
     )
     parser.add_argument(
         "--since",
@@ -51,22 +62,25 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """0; 2 if the trace cannot be read further, after the rows before that."""
     if args.source is not None and args.trace is not None:
-        raise ConfigError("replay: TRACE and --source exclude each other: give one of them")
+        raise ConfigError("replay: FILE and --source exclude each other: give one of them")
+    if args.source is not None and (args.kind or args.instance or args.port):
+        raise ConfigError("replay: --from, --instance and --port are for FILE, not for --source")
     if args.source is None and (args.since is not None or args.store is not None):
         raise ConfigError("replay: --since and --store need --source NAME")
-    return _replay_trace(args.trace) if args.source is None else _replay_stored(args)
+    return _replay_file(args) if args.source is None else _replay_stored(args)
 
 
-def _replay_trace(trace: str | None) -> int:
-    name = "standard input" if trace in (None, "-") else str(trace)
-    output = _Output()
+def _replay_file(args: Namespace) -> int:
+    name = "standard input" if args.trace in (None, "-") else str(args.trace)
+    output = Output(args.json)
     try:
-        with _opened(trace, name) as stream, _progress(_size(stream)) as on_progress:
-            rows = read_trace(_lines(stream, name, output, on_progress), name)
-            put, take = output.lines.append, Replay().accept
-            put(REPLAYED_HEADER)
-            for t_s, row in rows:
-                put(replayed_line(t_s, take(row)))
+        with _opened(args.trace, name) as stream, _progress(_size(stream)) as on_progress:
+            source = _Lines(stream, name, on_progress, output.flush)
+            kind, lines = _kind(args, source)
+            if kind is Kind.CSV:
+                _replay_csv(lines, name, output)
+            else:
+                _replay_log(lines, name, kind, args, output)
         output.flush()
     except TraceError as error:
         output.flush()
@@ -75,16 +89,45 @@ def _replay_trace(trace: str | None) -> int:
     return 0
 
 
-class _Output:
-    """Collects rows for one write: a system call per row would double the cost where Python does not buffer stdout."""
+def _replay_csv(lines: Iterable[str], name: str, output: Output) -> None:
+    rows = read_trace(lines, name)
+    output.begin(Kind.CSV)
+    put, take = output.put, Replay().accept
+    for t_s, row in rows:
+        put(t_s, take(row))
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
 
-    def flush(self) -> None:
-        sys.stdout.write("".join(self.lines))
-        self.lines.clear()
-        sys.stdout.flush()
+def _replay_log(lines: Iterable[str], name: str, kind: Kind, args: Namespace, output: Output) -> None:
+    report, rows = read_log(lines, name, kind, args.instance, args.port)
+    output.begin(kind)
+    replay = Replay()
+    for row in rows:
+        if isinstance(row, BoundRow):
+            output.put_bound(row)
+        else:
+            output.put(row[0], replay.accept(row[1]))
+    output.summarize(name, kind, report)
+
+
+def _kind(args: Namespace, source: _Lines) -> tuple[Kind, Iterator[str]]:
+    """
+    What the file holds, and its lines.
+
+    A log in a regular file is read twice, so that several instances in it are found before the first row is written.
+    Raises TraceError and ConfigError.
+    """
+    kind, lines = Kind(args.kind) if args.kind else None, iter(source)
+    if source.is_file and kind is not Kind.CSV:
+        kind = survey(lines, source.name, kind, args.instance)
+        lines = source.again()
+    elif kind is None:
+        kind, lines = peek_kind(lines)
+    kind = kind or Kind.CSV
+    if kind is not Kind.PTP4L and args.port is not None:
+        raise ConfigError(f"replay: --port is for a log of ptp4l, and {source.name} is {kind}")
+    if kind in (Kind.CSV, Kind.CHRONY_TRACKING) and args.instance is not None:
+        raise ConfigError(f"replay: --instance is for a log of several programs or servers; {source.name} is {kind}")
+    return kind, lines
 
 
 def _opened(trace: str | None, name: str) -> BufferedReader:
@@ -101,28 +144,42 @@ def _size(stream: BufferedReader) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _lines(stream: BufferedReader, name: str, output: _Output, on_progress: OnProgress) -> Iterator[str]:
+class _Lines:
     """
-    The lines without their ends. The results of all lines so far are written before each read: a single row from a pipe
-    gets its result at once, and rows of a file are written in blocks. Raises TraceError.
+    The lines of a stream, each with its line feed; the last one has none where the stream ends without.
+
+    `flush` is called before each read: so a single row from a pipe gets its result at once, and rows of a file are
+    written in blocks.
     """
-    rest, done = b"", 0
-    while True:
-        output.flush()
-        on_progress(done)
-        try:
-            chunk = stream.read1(_CHUNK)
-        except OSError as error:
-            raise TraceError(f"{name}: {error.strerror}") from error
-        done += len(chunk)
-        whole, end, rest = (rest + chunk).rpartition(b"\n")
-        if end:
-            yield from whole.decode(errors="replace").split("\n")
-        if rest and (not chunk or len(rest) > _LONGEST_LINE):
-            yield rest.decode(errors="replace")
-            rest = b""
-        if not chunk:
-            return
+
+    def __init__(self, stream: BufferedReader, name: str, on_progress: OnProgress, flush: Callable[[], None]) -> None:
+        self.name, self.is_file = name, _size(stream) is not None
+        self._stream, self._on_progress, self._flush = stream, on_progress, flush
+
+    def again(self) -> Iterator[str]:
+        """From the begin of a regular file."""
+        self._stream.seek(0)
+        return iter(self)
+
+    def __iter__(self) -> Iterator[str]:
+        """Raises TraceError."""
+        rest, done = b"", 0
+        while True:
+            self._flush()
+            self._on_progress(done)
+            try:
+                chunk = self._stream.read1(_CHUNK)
+            except OSError as error:
+                raise TraceError(f"{self.name}: {error.strerror}") from error
+            done += len(chunk)
+            whole, end, rest = (rest + chunk).rpartition(b"\n")
+            if end:
+                yield from [f"{line}\n" for line in whole.decode(errors="replace").split("\n")]
+            if rest and (not chunk or len(rest) > _LONGEST_LINE):
+                yield rest.decode(errors="replace")
+                rest = b""
+            if not chunk:
+                return
 
 
 def _replay_stored(args: Namespace) -> int:
@@ -130,11 +187,11 @@ def _replay_stored(args: Namespace) -> int:
 
     place, settings = _store(args)
     readings = clock_readings(place, args.source, args.since)
-    replay, output, hardware = StoredReplay(args.source, settings), _Output(), set()
-    output.lines.append(REPLAYED_HEADER)
+    replay, output, hardware = StoredReplay(args.source, settings), Output(args.json), set()
+    output.begin(Kind.CSV)
     with _progress(None) as on_progress:
         for done, (unix_ns, reading) in enumerate(readings, start=1):
-            output.lines.append(replayed_line(seconds_text(unix_ns), replay.accept(reading)))
+            output.put(seconds_text(unix_ns), replay.accept(reading))
             if isinstance(reading, ClockSample) and reading.clock != "realtime":
                 hardware.add(reading.clock)
             if done % _BATCH == 0:

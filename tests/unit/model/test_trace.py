@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -271,35 +269,3 @@ def test_the_model_accepts_any_numbers(table: list[tuple[object, ...]]) -> None:
         taken = int(str(error).split(":")[1]) - 2
 
     assert taken <= len(lines)
-
-
-#: As ptp4l 3.1.1 logs, which writes a port's interface in brackets where it has more than one.
-LOG = """\
-ptp4l[0.000]: port 1: INITIALIZING to LISTENING on INIT_COMPLETE
-ptp4l[6.318]: port 1: new foreign master 123456.fffe.780101-1
-ptp4l[10.318]: port 1 (eth0): LISTENING to UNCALIBRATED on RS_SLAVE
-ptp4l[12.317]: master offset      36937 s0 freq      +0 path delay      9874
-ptp4l[14.317]: master offset       -430 s2 freq   +3333 path delay      9193
-ptp4l[15.317]: rms    5 max    8 freq   -123 +/-   4 delay    12 +/-   1
-node ptp4l[16.317]: [eth0] master offset       -431 s2 freq   -3334 path delay      9194
-ptp4l[17.000]: port 1: SLAVE to LISTENING on ANNOUNCE_RECEIPT_TIMEOUT_EXPIRES
-"""
-
-
-def test_the_page_s_script_turns_a_log_into_a_trace() -> None:
-    """The command of docs/replay.md makes a row of each line of ptp4l's log that has a state or an offset."""
-    page = (Path(__file__).parents[3] / "docs" / "replay.md").read_text()
-    script = page.split("```awk\n")[1].split("```")[0]
-    command = ["awk", "-v", "class=6", "-v", "accuracy=33", script]
-    made = subprocess.run(command, input=LOG, capture_output=True, text=True, check=True).stdout
-    header, *lines = made.splitlines()
-    slave, uncalibrated = PortState.SLAVE, PortState.UNCALIBRATED
-
-    assert [row for _, row in rows(*lines, header=header)] == [
-        TraceRow(0, None, None, None, PortState.LISTENING, None, 6, 33),
-        TraceRow(10_318_000_000, None, None, None, uncalibrated, None, 6, 33),
-        TraceRow(12_317_000_000, 36_937, 9_874, 0, uncalibrated, True, 6, 33),
-        TraceRow(14_317_000_000, -430, 9_193, 3_333, slave, True, 6, 33),
-        TraceRow(16_317_000_000, -431, 9_194, -3_334, slave, True, 6, 33),
-        TraceRow(17_000_000_000, None, None, -3_334, PortState.LISTENING, None, 6, 33),
-    ]
