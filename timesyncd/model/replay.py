@@ -55,8 +55,8 @@ class TraceRow(NamedTuple):
 
     `offset_ns` is local minus master. `freq_ppb` is as ptp4l logs it: positive = the local clock runs fast, and is
     slowed by so much. `is_sync`: the offset is that of a Sync since the row before, even where it is the same number.
-    It arrived after `after_ns` (None: after the row before). `parent` numbers the masters in the order in which the
-    clock followed them. An `event` precedes what the row holds.
+    It arrived after `after_ns` (None: after the row before); `sync_interval_ns` is the shortest of the last ones.
+    `parent` numbers the masters in the order in which the clock followed them. An `event` precedes what the row holds.
     """
 
     t_ns: int
@@ -70,6 +70,7 @@ class TraceRow(NamedTuple):
     event: TraceEvent | None = None
     is_sync: bool = False
     after_ns: int | None = None
+    sync_interval_ns: int | None = None
     parent: int = 0
 
 
@@ -218,7 +219,7 @@ def _sample(row: TraceRow, last_ns: int) -> ClockSample:
         time_traceable=True,
         current_utc_offset_s=SETTINGS.source.utc_offset_s,
         time_source=_GNSS,
-        sync_interval_ns=_FASTEST_SYNC_NS,
+        sync_interval_ns=_FASTEST_SYNC_NS if row.sync_interval_ns is None else row.sync_interval_ns,
         delay_interval_ns=NS_PER_S,
         frequency_ppb=_frequency_ppb(row),
     )
