@@ -259,6 +259,7 @@ class Ptp4lLog:
             PortState.UNCALIBRATED if sync.servo == 0 else PortState.SLAVE,
             is_sync=True,
             after_ns=after_ns,
+            sync_interval_ns=min(tracker.gaps_ns) if after_ns is not None else None,
             parent=tracker.parent,
         )
 
