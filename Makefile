@@ -39,7 +39,7 @@ test: test-packages
 # The tests on real parts. They wait more than they compute, so there are more processes than cores.
 real: .venv/dev
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --database postgresql tests/unit/store
-	$(BIN)/pytest --numprocesses 3 --dist loadfile tests/integration tests/acceptance tests/simulation $(PYTEST)
+	$(BIN)/pytest --numprocesses 4 --dist loadfile tests/integration tests/acceptance tests/simulation $(PYTEST)
 
 # Where chrony and prometheus are unpacked to (tests/packages.sh).
 real soak: export PATH := $(PATH):$(CURDIR)/.unpacked/usr/sbin:$(CURDIR)/.unpacked/usr/bin
