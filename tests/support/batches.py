@@ -59,5 +59,6 @@ def batch(
         grandmaster_identity=grandmaster,
         utc_seconds_removed=0,
         lost=lost,
+        past_growth_ppb=500_000,
         marks=list(marks),
     )

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from timesyncd.bound import Interval
+from timesyncd.bound import UNKNOWN_PAST_PPB, Interval
 from timesyncd.client.clock import Clock, find_runtime_dir
 from timesyncd.client.meter import Meter, Recorder
 from timesyncd.client.waiting import timeout_ns
@@ -232,6 +232,7 @@ class Job:
             lost=lost,
             own_overhead_ns=own_overhead_ns,
             joined_ns=self.joined_ns,
+            past_growth_ppb=UNKNOWN_PAST_PPB if known is None else max(known.past_growth_ppb, known.gm_hard.growth_ppb),
         )
 
 

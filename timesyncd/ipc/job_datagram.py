@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Flag, IntEnum, auto
 from typing import Self
 
-from timesyncd.bound import ClockStatus
+from timesyncd.bound import UNKNOWN_PAST_PPB, ClockStatus
 from timesyncd.errors import Malformed
 from timesyncd.ipc.job_segment import MAX_POLICY
 from timesyncd.ipc.wire_types import Int64
@@ -26,8 +26,8 @@ MAX_MARKS = 512
 MAX_NAME = 255
 
 _MAGIC = b"TSJL"
-_VERSION = 2
-_HEAD = struct.Struct("<4sBBBBBxHIIIqqqq8s16sqqqq")
+_VERSION = 3
+_HEAD = struct.Struct("<4sBBBBBxHIIIqqqq8s16sqqqqq")
 _MARK = struct.Struct("<qIIqqqq")
 MARK_SIZE = _MARK.size
 pack_mark = _MARK.pack_into
@@ -168,7 +168,8 @@ class Header:
 
     `node` is the rank's name for its host. Ranks with equal `boot_id` and `time_namespace` read one clock. Since the
     rank's start, `lost` counts the marks that it dropped, and `own_overhead_ns` is the cost of metering. `joined_ns`
-    (CLOCK_BOOTTIME at which it joined) distinguishes this process from a former one with the same rank.
+    (CLOCK_BOOTTIME at which it joined) distinguishes this process from a former one with the same rank. The bounds may
+    have been larger by `past_growth_ppb` before this was sent: the clock may have been slewed so fast since a mark.
     """
 
     job: str
@@ -187,6 +188,7 @@ class Header:
     lost: int
     own_overhead_ns: int = 0
     joined_ns: int = 0
+    past_growth_ppb: int = UNKNOWN_PAST_PPB
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,7 @@ def encode_header(header: Header, mark_count: int) -> bytes:
             header.lost,
             header.own_overhead_ns,
             header.joined_ns,
+            header.past_growth_ppb,
         )
         + job
         + node
@@ -249,7 +252,7 @@ def _decode(data: bytes) -> Datagram:
     (
         magic, version, status, present, job_length, node_length, mark_count, attempt, rank, world_size,
         gm_bound_ns, utc_bound_ns, utc_seconds_removed, real_minus_boot_ns, identity, boot, namespace, lost,
-        own_overhead_ns, joined_ns,
+        own_overhead_ns, joined_ns, past_growth_ppb,
     ) = _HEAD.unpack_from(data)  # fmt: skip
     if (magic, version) != (_MAGIC, _VERSION):
         raise ValueError(f"magic {magic!r} version {version} instead of {_MAGIC!r} version {_VERSION}")
@@ -259,8 +262,8 @@ def _decode(data: bytes) -> Datagram:
         raise ValueError(f"its length does not match its {mark_count} marks (at most {MAX_MARKS})")
     if not job_length or rank >= world_size:
         raise ValueError(f"rank {rank} of {world_size} ranks, in a job with a name of {job_length} bytes")
-    if min(gm_bound_ns, utc_bound_ns, namespace, lost, own_overhead_ns, joined_ns) < 0:
-        raise ValueError("a bound, a count or a duration is negative")
+    if min(gm_bound_ns, utc_bound_ns, namespace, lost, own_overhead_ns, joined_ns, past_growth_ppb) < 0:
+        raise ValueError("a bound, a count, a rate or a duration is negative")
     header = Header(
         job=data[_HEAD.size : names].decode(),
         attempt=attempt,
@@ -278,6 +281,7 @@ def _decode(data: bytes) -> Datagram:
         lost=lost,
         own_overhead_ns=own_overhead_ns,
         joined_ns=joined_ns,
+        past_growth_ppb=past_growth_ppb,
     )
     return Datagram(header, tuple(Mark(*fields) for fields in unpack_marks(data[body:])))
 

@@ -22,10 +22,6 @@ from timesyncd.messages.jobs import MarkBatch
 #: Steps of a rank's clock that are kept: more than occur while a step of the job is open.
 MAX_SETTINGS = 32
 
-#: How fast the bound may have shrunk between a mark and the end of its batch, which carries the bound: the kernel's
-#: slew limit.
-SLEW_LIMIT_PPB = 500_000
-
 #: The most ranks that the message of a job's state can carry.
 MAX_RANKS = 2_500
 
@@ -119,13 +115,13 @@ class ReceivedMark:
 
     def error_ns(self, by_grandmaster: bool) -> int | None:
         """
-        The clock's error at the mark: the batch's bound, plus what a slew may have removed since the mark; None:
-        unknown.
+        The clock's error at the mark: the batch's bound, plus what a slew may have removed between the mark and the end
+        of the batch, at the largest rate that the clock had lately; None: unknown.
         """
         if self.head.status not in ("SYNCHRONIZED", "HOLDOVER"):
             return None
         bound_ns = self.head.gm_bound_ns if by_grandmaster else self.head.utc_bound_ns
-        return Bound(bound_ns, SLEW_LIMIT_PPB).at(max(0, self.newest_end_ns - self.mark.arrival_ns))
+        return Bound(bound_ns, self.head.past_growth_ppb).at(max(0, self.newest_end_ns - self.mark.arrival_ns))
 
 
 def share_grandmaster(marks: Sequence[ReceivedMark]) -> bool:
@@ -157,7 +153,7 @@ def joined_realtime_ns(batch: MarkBatch) -> int:
 
 def is_plausible(batch: MarkBatch) -> bool:
     """Whether its numbers are possible: any local user may send any datagram."""
-    bounds = (batch.gm_bound_ns or 0, batch.utc_bound_ns or 0)
+    bounds = (batch.gm_bound_ns or 0, batch.utc_bound_ns or 0, batch.past_growth_ppb)
     numbers = (batch.real_minus_boot_ns, batch.lost, batch.own_overhead_ns, batch.joined_ns)
     return (
         0 <= batch.rank < batch.world_size <= MAX_RANKS

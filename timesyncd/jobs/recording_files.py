@@ -23,7 +23,6 @@ from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
 from timesyncd.jobs.joining import STEP_CLOSED_AFTER_NS, Jobs
-from timesyncd.jobs.ranks import SLEW_LIMIT_PPB
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.messages.jobs import MarkBatch
 
@@ -312,7 +311,10 @@ def _batch(part: _FilePart, number: int, marks: Sequence[Mark]) -> MarkBatch:
     if len(marks) == len(datagram.marks) or not marks:
         return batch
     since_ns = max(mark.end_ns for mark in datagram.marks) - max(mark.end_ns for mark in marks)
-    grown = {name: Bound(getattr(batch, name), SLEW_LIMIT_PPB).at(since_ns) for name in ("gm_bound_ns", "utc_bound_ns")}
+    grown = {
+        name: Bound(getattr(batch, name), batch.past_growth_ppb).at(since_ns)
+        for name in ("gm_bound_ns", "utc_bound_ns")
+    }
     return batch.model_copy(update=grown)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from timesyncd.bound import UNKNOWN_PAST_PPB
 from timesyncd.config import canonical_policy
 from timesyncd.ipc.job_datagram import Header, Mark
 from timesyncd.ipc.job_segment import Method, Plan, PolicyText
@@ -83,6 +84,7 @@ class MarkBatch(Ordered):
     lost: Int64
     own_overhead_ns: Int64 = 0
     joined_ns: Int64 = 0
+    past_growth_ppb: Int64 = UNKNOWN_PAST_PPB
     marks: list[Mark]
 
     @classmethod
@@ -121,6 +123,7 @@ class MarkBatch(Ordered):
             lost=header.lost,
             own_overhead_ns=header.own_overhead_ns,
             joined_ns=header.joined_ns,
+            past_growth_ppb=header.past_growth_ppb,
             marks=list(marks),
         )
 

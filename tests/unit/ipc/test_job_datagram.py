@@ -67,6 +67,7 @@ HEADER = Header(
     lost=9,
     own_overhead_ns=1_234_567,
     joined_ns=86_400_000_000_001,
+    past_growth_ppb=2_100,
 )
 MARKS = (Mark(7, 0, Kind.ALL_REDUCE, 1_000, 1_100, 2_000, 4_096), Mark(2**32 + 7, 1, Kind.BARRIER, -1, 0, 2**63 - 1, 0))
 
@@ -146,15 +147,15 @@ def test_the_datagram_is_laid_out_as_published() -> None:
     """The first bytes stand where schemas/joblink.md draws them."""
     data = datagram()
 
-    assert data[:12] == b"TSJL" + bytes((2, 2, 0b1101, 6, 7, 0)) + struct.pack("<H", 2)
+    assert data[:12] == b"TSJL" + bytes((3, 2, 0b1101, 6, 7, 0)) + struct.pack("<H", 2)
     assert struct.unpack_from("<III", data, 12) == (2, 3, 4)
     assert data[56:64] == bytes.fromhex("001122fffe334455")
-    assert struct.unpack_from("<qqq", data, 88) == (9, 1_234_567, 86_400_000_000_001)
-    assert data[112:125] == "llm-7bnode-ä".encode()
-    assert len(data) == 125 + 2 * 48
+    assert struct.unpack_from("<qqqq", data, 88) == (9, 1_234_567, 86_400_000_000_001, 2_100)
+    assert data[120:133] == "llm-7bnode-ä".encode()
+    assert len(data) == 133 + 2 * 48
 
 
-@pytest.mark.parametrize("cut", [0, 1, 50, 96, 112, 121, 146, 220])
+@pytest.mark.parametrize("cut", [0, 1, 50, 96, 120, 129, 154, 228])
 def test_a_datagram_that_was_cut_is_malformed(cut: int) -> None:
     """Every length but the right one is refused."""
     with pytest.raises(Malformed):
@@ -171,7 +172,8 @@ def test_a_datagram_that_was_cut_is_malformed(cut: int) -> None:
         (16, b"\x04"),  # rank 4 of 4
         (31, b"\xff"),  # a negative bound
         (103, b"\xff"),  # a negative overhead
-        (112, b"\xff"),  # not UTF-8
+        (119, b"\x80"),  # a negative rate
+        (120, b"\xff"),  # not UTF-8
     ],
 )
 def test_a_datagram_with_a_wrong_field_is_malformed(offset: int, octets: bytes) -> None:

@@ -115,7 +115,7 @@ def test_gm_bounds_count_under_one_grandmaster_and_utc_bounds_otherwise() -> Non
 
 
 def test_an_older_mark_in_a_batch_has_a_wider_error() -> None:
-    """The bound was read after the batch's last mark; a slew may have narrowed it since an earlier one, 500 ppm at most."""
+    """The bound was read after the batch's last mark; the slew may have narrowed it since an earlier one, at the batch's largest rate."""
     job = joined(batch(0, mark(0), mark(1)), batch(1, mark(0, 0), mark(1)))
     errors = [sync.arrivals[0].error_ns for sync in job.window]
 
@@ -389,3 +389,20 @@ def test_processes_without_a_pid_are_distinguished_by_when_they_joined(joined_ns
         jobs.accept(unseen, NOW)
 
     assert [job.run for job in jobs] == [runs]
+
+
+@pytest.mark.parametrize("slewed_ppb", [10_000, 83_000_000])
+def test_a_clock_that_may_have_been_slewed_by_percents_accuses_no_rank(slewed_ppb: int) -> None:
+    """
+    chronyd slews by up to 8.3 %. The bound of a batch is that of its end; 60 ms before, the clock may have been 5 ms off.
+    """
+    batches = [
+        batch(rank, mark(step, offset_ns=rank * 3 * MS, duration_ns=60 * MS), sequence=step + 1).model_copy(
+            update={"past_growth_ppb": slewed_ppb}
+        )
+        for step in range(20)
+        for rank in range(2)
+    ]
+    last = [sync.comparison.last_rank for sync in joined(*batches).window if sync.comparison]
+
+    assert last == [1 if slewed_ppb == 10_000 else None] * 20

@@ -40,6 +40,7 @@ def header_of(rank: int, world_size: int = 2, name: str = "train") -> Header:
         grandmaster_identity=None,
         lost=0,
         joined_ns=10**12,
+        past_growth_ppb=500_000,
     )
 
 
