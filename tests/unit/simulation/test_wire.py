@@ -44,7 +44,7 @@ from timesyncd.snmp.security import LocalizedKeys, MasterKeys
 ENGINE = AuthoritativeEngine(bytes.fromhex("8000236e0300b0ae010203"), 3, 1_000)
 PAIRS = list(product(get_args(AuthProtocol), get_args(PrivProtocol)))
 SYS_NAME: Oid = (1, 3, 6, 1, 2, 1, 1, 5, 0)
-QUESTION = WirePdu(PduKind.GET, 4711, 0, 0, [(SYS_NAME, NULL)])
+QUESTION = WirePdu(PduKind.GET, 4711, 0, 0, ((SYS_NAME, NULL),))
 #: pyasn1 gives these one octet too many, so the two codecs differ in length alone.
 LONGER = [-(2 ** (8 * octets - 1)) for octets in range(1, 5)]
 
@@ -74,7 +74,7 @@ pdus = st.builds(
     counts,
     counts,
     counts,
-    st.lists(st.tuples(oids, values), max_size=6),
+    st.lists(st.tuples(oids, values), max_size=6).map(tuple),
 )
 engines = st.builds(
     AuthoritativeEngine, st.binary(min_size=5, max_size=32).filter(lambda at: bytes(12) not in at), counts, counts
@@ -117,7 +117,7 @@ def test_v2c_messages_are_the_same_octets(community: bytes, pdu: WirePdu) -> Non
 @pytest.mark.parametrize("number", LONGER)
 def test_an_integer_with_an_octet_too_many_is_read(number: int) -> None:
     """pyasn1 does not write -128 in its shortest form, as some agents do not; the daemon reads it all the same."""
-    pdu = WirePdu(PduKind.RESPONSE, 7, 0, 0, [(SYS_NAME, Value(ValueTag.INTEGER, number))])
+    pdu = WirePdu(PduKind.RESPONSE, 7, 0, 0, ((SYS_NAME, Value(ValueTag.INTEGER, number)),))
     written = encode_v2c(b"public", pdu)
 
     assert decode_pdu(messages.parse(written)[1]) == ours(pdu)

@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple, get_args
 from pyasn1.codec.ber import encoder
 from pyasn1.codec.der import decoder  # definite lengths alone, as in SNMP (RFC 3417 section 8)
 from pyasn1.error import PyAsn1Error
-from pyasn1.type import univ
+from pyasn1.type import namedtype, univ
 from pysnmp.proto.api import v2c
 from pysnmp.proto.error import StatusInformation
-from pysnmp.proto.mpmod.rfc3412 import ScopedPDU, SNMPv3Message
+from pysnmp.proto.mpmod.rfc3412 import HeaderData, ScopedPDU, SNMPv3Message
 from pysnmp.proto.secmod.rfc3414 import service
 
 from timesyncd.errors import Malformed
@@ -168,85 +168,114 @@ _VALUES: dict[ValueTag, Any] = {
     ValueTag.NO_SUCH_INSTANCE: v2c.NoSuchInstance,
     ValueTag.END_OF_MIB_VIEW: v2c.EndOfMibView,
 }
+
+
+def _opened(grammar: Any) -> Any:
+    """The grammar, with its last component left as it is encoded: what polls repeat there is encoded and decoded once."""
+    *parts, last = grammar.componentType.namedTypes
+    types = namedtype.NamedTypes(*parts, namedtype.NamedType(last.name, univ.Any()))
+    return type(grammar.__name__, (grammar,), {"componentType": types})
+
+
 _PDUS: dict[PduKind, Any] = {
-    PduKind.GET: v2c.GetRequestPDU,
-    PduKind.GET_NEXT: v2c.GetNextRequestPDU,
-    PduKind.RESPONSE: v2c.ResponsePDU,
-    PduKind.SET: v2c.SetRequestPDU,
-    PduKind.GET_BULK: v2c.GetBulkRequestPDU,
-    PduKind.INFORM: v2c.InformRequestPDU,
-    PduKind.TRAP: v2c.SNMPv2TrapPDU,
-    PduKind.REPORT: v2c.ReportPDU,
+    PduKind.GET: _opened(v2c.GetRequestPDU),
+    PduKind.GET_NEXT: _opened(v2c.GetNextRequestPDU),
+    PduKind.RESPONSE: _opened(v2c.ResponsePDU),
+    PduKind.SET: _opened(v2c.SetRequestPDU),
+    PduKind.GET_BULK: _opened(v2c.GetBulkRequestPDU),
+    PduKind.INFORM: _opened(v2c.InformRequestPDU),
+    PduKind.TRAP: _opened(v2c.SNMPv2TrapPDU),
+    PduKind.REPORT: _opened(v2c.ReportPDU),
 }
-#: A component that is encoded already passes without a check of its type.
-_UNCHECKED = {"verifyConstraints": False, "matchTags": False, "matchConstraints": False}
+_V2C, _V3, _SCOPED = _opened(v2c.Message), _opened(SNMPv3Message), _opened(ScopedPDU)
+#: A SEQUENCE whose content is encoded already.
+_ENCODED_SEQUENCE = univ.OctetString(tagSet=univ.SequenceOf.tagSet)
 
 
-@lru_cache(maxsize=8192)  # polls repeat the same objects, and pyasn1 needs 30 us for one
+@lru_cache(maxsize=8192)
 def encode_varbind(found: Object) -> bytes:
     """The whole variable binding. Raises ValueError for a value that its type does not allow."""
-    oid, (tag, raw) = found
-    varbind = v2c.VarBind()
+    oid, (kind, raw) = found
     try:
-        v2c.apiVarBind.set_oid_value(varbind, (oid, _VALUES[tag]("" if raw is None else raw)))
-        return bytes(encoder.encode(varbind))
+        return _encode(_ENCODED_SEQUENCE.clone(_encoded_oid(oid) + _encode(_VALUES[kind]("" if raw is None else raw))))
     except PyAsn1Error:
-        raise ValueError(f"{raw!r} of type {tag.name} cannot be encoded") from None
+        raise ValueError(f"{raw!r} of type {kind.name} cannot be encoded") from None
 
 
-def _grammar_of(pdu: WirePdu) -> Any:
-    """The PDU as pysnmp has it."""
-    made = _PDUS[pdu.kind]()
-    made[0], made[1], made[2] = pdu.number, pdu.status, pdu.position
-    varbinds = made[3].clear()
-    for place, found in enumerate(pdu.varbinds):
-        varbinds.setComponentByPosition(place, univ.Any(encode_varbind(found)), **_UNCHECKED)
-    return made
+@lru_cache(maxsize=8192)
+def _encoded_oid(oid: Oid) -> bytes:
+    return _encode(v2c.ObjectIdentifier(oid))
 
 
-def _pdu_of(grammar: Any) -> WirePdu:
-    varbinds = [(tuple(oid), _value_of(value)) for oid, value in v2c.apiPDU.get_varbinds(grammar)]
-    return WirePdu(PduKind(_tag_of(grammar)), int(grammar[0]), int(grammar[1]), int(grammar[2]), varbinds)
+def _encoded(pdu: WirePdu) -> bytes:
+    varbinds = b"".join(map(encode_varbind, pdu.varbinds))
+    return _encoded_parts(
+        _PDUS[pdu.kind], pdu.number, pdu.status, pdu.position, _encode(_ENCODED_SEQUENCE.clone(varbinds))
+    )
+
+
+def _encoded_parts(grammar: Any, *parts: int | bytes) -> bytes:
+    """A SEQUENCE of these components."""
+    made = grammar()
+    for place, part in enumerate(parts):
+        made[place] = part
+    return _encode(made)
+
+
+def _encode(grammar: Any) -> bytes:
+    return bytes(encoder.encode(grammar))
+
+
+def _pdu_of(octets: bytes) -> WirePdu:
+    """Raises Malformed."""
+    if octets[0] not in _KINDS:
+        raise Malformed(f"0x{octets[0]:02x} is the tag of no PDU")
+    kind = _KINDS[octets[0]]
+    number, status, position, varbinds = _decoded(octets, _PDUS[kind]()).values()
+    return WirePdu(kind, int(number), int(status), int(position), _varbinds_of(bytes(varbinds)))
+
+
+_KINDS = {int(kind): kind for kind in PduKind}
+
+
+@lru_cache(maxsize=1024)
+def _varbinds_of(octets: bytes) -> tuple[Object, ...]:
+    """Raises Malformed."""
+    found = map(v2c.apiVarBind.get_oid_value, _decoded(octets, v2c.VarBindList()))
+    return tuple((tuple(oid), _value_of(value)) for oid, value in found)
 
 
 def _value_of(value: Any) -> Value:
-    tag = ValueTag(_tag_of(value))
-    if isinstance(value, univ.ObjectIdentifier):
-        return Value(tag, tuple(value))
-    if isinstance(value, univ.Integer):
-        return Value(tag, int(value))
-    return Value(tag, None if isinstance(value, univ.Null) else bytes(value))
-
-
-def _tag_of(value: Any) -> int:
     outer = value.tagSet[-1]
-    return int(outer.tagClass | outer.tagFormat | outer.tagId)
+    kind = ValueTag(outer.tagClass | outer.tagFormat | outer.tagId)
+    if isinstance(value, univ.ObjectIdentifier):
+        return Value(kind, tuple(value))
+    if isinstance(value, univ.Integer):
+        return Value(kind, int(value))
+    return Value(kind, None if isinstance(value, univ.Null) else bytes(value))
 
 
-def _decoded(octets: bytes, grammar: Any, padded: bool = False) -> Any:
-    """What the octets hold by this grammar. Raises Malformed; `padded` allows octets after it."""
+def _decoded(octets: bytes, grammar: Any, is_padded: bool = False) -> Any:
+    """What the octets hold by this grammar. Raises Malformed; octets after it are allowed as padding."""
     try:
         value, rest = decoder.decode(octets, asn1Spec=grammar)
     except (PyAsn1Error, OverflowError):  # the second is pyasn1's for a length of more octets than a machine has
         raise Malformed("not SNMP") from None
-    if rest and not padded:
+    if rest and not is_padded:
         raise Malformed(f"{len(rest)} unexpected octets after the message")
     return value
 
 
 def encode_v2c(community: bytes, pdu: WirePdu) -> bytes:
-    message = v2c.Message()
-    message["version"], message["community"] = VERSION_2C, community
-    v2c.apiMessage.set_pdu(message, _grammar_of(pdu))
-    return bytes(encoder.encode(message))
+    return _encoded_parts(_V2C, VERSION_2C, community, _encoded(pdu))
 
 
 def decode_v2c(datagram: bytes) -> tuple[bytes, WirePdu]:
     """The community and the PDU. Raises Malformed."""
-    message = _decoded(datagram, v2c.Message())
-    if int(message["version"]) != VERSION_2C:
-        raise Malformed(f"the version is {message['version']} instead of {VERSION_2C}")
-    return bytes(message["community"]), _pdu_of(v2c.apiMessage.get_pdu(message))
+    version, community, pdu = _decoded(datagram, _V2C()).values()
+    if int(version) != VERSION_2C:
+        raise Malformed(f"the version is {int(version)} instead of {VERSION_2C}")
+    return bytes(community), _pdu_of(bytes(pdu))
 
 
 #: The services by SNMP's own names for them (RFC 3414 section 8, RFC 7860 section 7).
@@ -324,51 +353,46 @@ class V3Message:
             return self.data
         if keys is None:
             raise Malformed("the message is encrypted")
-        plain = keys.decrypt(self.engine, self.salt, self.data)
-        return _scoped_of(_decoded(plain, ScopedPDU(), padded=True))
+        return _scoped_of(keys.decrypt(self.engine, self.salt, self.data), is_padded=True)
 
 
-def _scoped_of(grammar: Any) -> ScopedPdu:
-    return ScopedPdu(
-        bytes(grammar["contextEngineId"]), bytes(grammar["contextName"]), _pdu_of(grammar["data"].getComponent())
-    )
+def _scoped_of(octets: bytes, is_padded: bool = False) -> ScopedPdu:
+    """Raises Malformed."""
+    engine_id, context, pdu = _decoded(octets, _SCOPED(), is_padded).values()
+    return ScopedPdu(bytes(engine_id), bytes(context), _pdu_of(bytes(pdu)))
 
 
 def decode_v3(datagram: bytes) -> V3Message:
     """Raises Malformed, also for another security model than USM."""
-    message = _decoded(datagram, SNMPv3Message())
-    header, inside = message["msgGlobalData"], message["msgData"].getComponent()
-    flags, is_encrypted = bytes(header["msgFlags"])[0], isinstance(inside, univ.OctetString)
-    if (int(message["msgVersion"]), int(header["msgSecurityModel"])) != (VERSION_3, _USM):
-        raise Malformed("the version is not 3, or the security model is not USM")
-    if bool(flags & PRIV) != is_encrypted or flags & (AUTH | PRIV) == PRIV:
-        raise Malformed(f"msgFlags are 0x{flags:02x}, which the message contradicts")
-    engine_id, boots, time, user, digest, salt = _decoded(
-        bytes(message["msgSecurityParameters"]), service.UsmSecurityParameters()
-    ).values()
+    version, header, security, data = _decoded(datagram, _V3()).values()
+    number, _, flags, model = header.values()
+    if (int(version), int(model)) != (VERSION_3, _USM):
+        raise Malformed(f"version {int(version)} with security model {int(model)} instead of 3 with USM")
+    (level,), octets = bytes(flags), bytes(data)
+    if level & (AUTH | PRIV) == PRIV:
+        raise Malformed("privacy without authentication")
+    parameters = _decoded(bytes(security), service.UsmSecurityParameters()).values()
+    engine_id, boots, time, user, digest, salt = parameters
     engine = AuthoritativeEngine(bytes(engine_id), int(boots), int(time))
-    data = bytes(inside) if is_encrypted else _scoped_of(inside)
-    return V3Message(datagram, int(header["msgID"]), flags, engine, bytes(user), bytes(digest), bytes(salt), data)
+    inside = bytes(_decoded(octets, univ.OctetString())) if level & PRIV else _scoped_of(octets)
+    return V3Message(datagram, int(number), level, engine, bytes(user), bytes(digest), bytes(salt), inside)
 
 
 def encode_v3(
     number: int, flags: int, engine: AuthoritativeEngine, user: bytes, keys: UsmKeys | None, scoped: ScopedPdu
 ) -> bytes:
     """A message that is signed and encrypted as `flags` say; both need `keys`."""
-    message, salt = SNMPv3Message(), b""
-    inside = message["msgData"]["plaintext"]
-    inside["contextEngineId"], inside["contextName"] = scoped.engine_id, scoped.context
-    inside["data"].setComponentByType(_PDUS[scoped.pdu.kind].tagSet, _grammar_of(scoped.pdu), **_UNCHECKED)
+    data, salt, digest = _encoded_parts(_SCOPED, scoped.engine_id, scoped.context, _encoded(scoped.pdu)), b"", b""
     if keys and flags & PRIV:
-        octets, salt = keys.encrypt(engine, bytes(encoder.encode(inside)))
-        message["msgData"]["encryptedPDU"] = octets
-    header = message["msgGlobalData"]
-    message["msgVersion"], header["msgID"], header["msgMaxSize"] = VERSION_3, number, _MAX_SIZE
-    header["msgFlags"], header["msgSecurityModel"] = bytes((flags,)), _USM
-    parameters = service.UsmSecurityParameters()
-    digest = bytes(keys.digest_size) if keys and flags & AUTH else b""
-    for place, value in enumerate((engine.engine_id, engine.boots, engine.time, user, digest, salt)):
-        parameters[place] = value
-    message["msgSecurityParameters"] = encoder.encode(parameters)
-    blank = bytes(encoder.encode(message))
+        octets, salt = keys.encrypt(engine, data)
+        data = _encode(univ.OctetString(octets))
+    if keys and flags & AUTH:
+        digest = bytes(keys.digest_size)
+    header = HeaderData()
+    for place, part in enumerate((number, _MAX_SIZE, bytes((flags,)), _USM)):
+        header[place] = part
+    security = _encoded_parts(
+        service.UsmSecurityParameters, engine.engine_id, engine.boots, engine.time, user, digest, salt
+    )
+    blank = _encoded_parts(_V3, VERSION_3, header, security, data)
     return keys.sign(blank) if keys and flags & AUTH else blank
