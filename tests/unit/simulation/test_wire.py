@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from timesyncd.errors import Malformed, Refused
 from timesyncd.simulation.grandmaster.wire import (
     AUTH,
+    MAX_SIZE,
     NULL,
     PRIV,
     REPORTABLE,
@@ -80,6 +81,14 @@ engines = st.builds(
     AuthoritativeEngine, st.binary(min_size=5, max_size=32).filter(lambda at: bytes(12) not in at), counts, counts
 )
 names = st.binary(max_size=32).filter(lambda name: bytes(12) not in name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_size() -> Iterator[None]:
+    """Both ends say that they take messages of the same size; else no octets could be the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(security, "_MAX_SIZE", MAX_SIZE)
+        yield
 
 
 def ours(pdu: WirePdu) -> Pdu:

@@ -53,7 +53,7 @@ UNKNOWN_CONTEXT: Oid = (1, 3, 6, 1, 6, 3, 12, 1, 5, 0)
 _TIME_WINDOW_S = 150
 _USM = 3
 #: The largest UDP payload.
-_MAX_SIZE = 65_507
+MAX_SIZE = 65_507
 
 
 class ValueTag(IntEnum):
@@ -389,7 +389,7 @@ def encode_v3(
     if keys and flags & AUTH:
         digest = bytes(keys.digest_size)
     header = HeaderData()
-    for place, part in enumerate((number, _MAX_SIZE, bytes((flags,)), _USM)):
+    for place, part in enumerate((number, MAX_SIZE, bytes((flags,)), _USM)):
         header[place] = part
     security = _encoded_parts(
         service.UsmSecurityParameters, engine.engine_id, engine.boots, engine.time, user, digest, salt
