@@ -106,6 +106,7 @@ class Reason(IntEnum):
     STEERING_LIMIT_UNKNOWN = 42
     PHC_SECONDS_DIFFER = 43
     TWO_PORTS_FOLLOW = 44
+    ANNOUNCE_CONTRADICTED = 45
 
     @property
     def text(self) -> str:
@@ -166,6 +167,7 @@ _REASON_TEXTS = {
     Reason.REFCLOCK_NOT_DECLARED: "chronyd follows a reference clock that its source does not declare (refclocks)",
     Reason.PHC_SECONDS_DIFFER: "system clock and PHC are apart by seconds that no timescale explains: one is wrong",
     Reason.TWO_PORTS_FOLLOW: "two ports of ptp4l follow a parent: of which one an offset is, is unknown",
+    Reason.ANNOUNCE_CONTRADICTED: "the grandmaster's own report contradicts its Announce messages",
     Reason.NO_ANNOUNCE: "no Announce names the grandmaster: a change of the master cannot be detected",
     Reason.STEERING_LIMIT_UNKNOWN: "neither the PHC's frequency nor its limit can be read, so its servo may move it by anything",
 }

@@ -11,7 +11,7 @@ from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, Message, NodeState, SourceState, StateReason, status_name
-from timesyncd.model.grandmaster import GrandmasterVerdict, MessageReceipt
+from timesyncd.model.grandmaster import GrandmasterVerdict, MessageReceipt, ReportedTime
 
 #: A job without a state for so long has ended.
 JOB_EXPIRES_NS = 60 * NS_PER_S
@@ -45,7 +45,11 @@ def grandmaster_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerd
         invalidation = received.invalidation(
             state.invalid_before_realtime_ns, _reason(state.invalidation_reason_code or "")
         )
-    return GrandmasterVerdict(state.node, utc, received.poll_ns(state.age_ns), state.holdover_left_ns, invalidation)
+    reported = ReportedTime(
+        state.clock_class, state.clock_accuracy, state.utc_offset_s, state.time_traceable, state.steps_removed
+    )
+    polled_ns = received.poll_ns(state.age_ns)
+    return GrandmasterVerdict(state.node, utc, polled_ns, state.holdover_left_ns, invalidation, reported)
 
 
 def _reason(code: str) -> Reason:

@@ -62,6 +62,7 @@ def _announced(sample: ClockSample) -> dict[str, object]:
         "ptp_timescale": sample.ptp_timescale,
         "grandmaster_identity": sample.grandmaster_identity,
         "current_utc_offset_s": sample.current_utc_offset_s,
+        "time_traceable": sample.time_traceable,
     }
 
 

@@ -47,6 +47,8 @@ class FollowerSource(Protocol):
     @property
     def current_utc_offset_s(self) -> int | None: ...
     @property
+    def time_traceable(self) -> bool | None: ...
+    @property
     def utc_seconds_removed(self) -> int | None: ...
     @property
     def offset_ns(self) -> int | None: ...
@@ -91,6 +93,7 @@ class _Source(NamedTuple):
     clock_class: int | None
     clock_accuracy: int | None
     current_utc_offset_s: int | None
+    time_traceable: bool | None
     utc_seconds_removed: int | None
     offset_ns: int | None
     gm: BoundMessage | None

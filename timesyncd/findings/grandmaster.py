@@ -18,6 +18,7 @@ from timesyncd.findings.grandmaster_history import GrandmasterHistory
 from timesyncd.findings.grandmaster_symptoms import Symptom, symptoms
 from timesyncd.findings.text import is_locked, names_text, poll_realtime_ns, utc_text
 from timesyncd.messages.node import OK, ChainStep, GrandmasterOffset, GrandmasterState
+from timesyncd.model.error_bound import QUALITY_LEVELS
 from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.units import duration_text
@@ -96,9 +97,6 @@ def _growth(grandmaster: GrandmasterState) -> str:
 #: shows it.
 CONTRADICTS_FOR_NS = 30 * NS_PER_S
 
-#: In G.8265.1 these classes are quality levels of the network, not the grandmaster's class.
-_QUALITY_LEVELS = range(80, 111)
-
 AnnounceReceivers = Mapping[str, Sequence[tuple[str, FollowerSource]]]
 """By a grandmaster's identity: the nodes that receive its Announce messages, each with its source."""
 
@@ -126,12 +124,16 @@ def contradictions(grandmaster: GrandmasterState, receivers: AnnounceReceivers) 
     ]
 
 
+_YES_NO = {None: None, True: "yes", False: "no"}
+
+
 def _differences(grandmaster: GrandmasterState, source: FollowerSource) -> Iterator[tuple[str, str]]:
-    received_class = source.clock_class if source.clock_class not in _QUALITY_LEVELS else None
+    received_class = source.clock_class if source.clock_class not in QUALITY_LEVELS else None
     pairs = (
         ("clock class", grandmaster.clock_class, received_class, "{}"),
         ("clock accuracy", grandmaster.clock_accuracy, source.clock_accuracy, "0x{:02x}"),
         ("UTC offset", grandmaster.utc_offset_s, source.current_utc_offset_s, "{} s"),
+        ("time traceable", _YES_NO[grandmaster.time_traceable], _YES_NO[source.time_traceable], "{}"),
     )
     for what, reported, received, form in pairs:
         if reported is not None and received is not None and reported != received:

@@ -167,6 +167,7 @@ class SourceState(Message):
     ptp_timescale: bool | None = None
     grandmaster_identity: str | None = None
     current_utc_offset_s: Int64 | None = None
+    time_traceable: bool | None = None
     utc_seconds_removed: Int64 | None = None
     gm: BoundMessage | None = None
     utc: BoundMessage | None = None

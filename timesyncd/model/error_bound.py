@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from timesyncd.bound import (
     DEFAULT_HOLDOVER_AFTER_NS,
     DEFAULT_VOID_AFTER_NS,
+    GRANDMASTER_EXPIRES_AFTER_NS,
     Bound,
     ClockStatus,
     ErrorBound,
@@ -29,6 +30,12 @@ from timesyncd.sample import ACCURACY_NS, ClockSample, UtcOrigin, UtcSample
 #: Clock classes on the PTP timescale: locked to a primary reference, and in holdover within specification.
 LOCKED_CLASS = 6
 HOLDOVER_CLASS = 7
+
+#: The same two of a timescale of the application.
+_GOOD_CLASSES = (LOCKED_CLASS, HOLDOVER_CLASS, 13, 14)
+
+#: In G.8265.1 these classes are quality levels of the network, not the grandmaster's class.
+QUALITY_LEVELS = range(80, 111)
 
 #: Eleven days. A larger value is not a clock's error, but a fault of some device.
 MAX_PLAUSIBLE_NS = 10**15
@@ -77,6 +84,8 @@ def utc_error(sample: ClockSample, settings: SourceSettings, verdict: Grandmaste
         return unbounded(Reason.UTC_OFFSET_UNKNOWN)
     if sample.current_utc_offset_s != settings.utc_offset_s:
         return unbounded(Reason.UTC_OFFSET_DIFFERS)
+    if verdict is not None and _is_contradicted(sample, verdict):
+        return unbounded(Reason.ANNOUNCE_CONTRADICTED)
     return _grandmaster_error(sample, settings, verdict)
 
 
@@ -90,13 +99,43 @@ def _grandmaster_error(sample: ClockSample, settings: SourceSettings, verdict: G
     announced = _announced_error(sample, settings)
     if verdict is None:
         return announced
-    judged = verdict.utc_at(max(sample.as_of_ns, sample.read_ns))
+    judged = verdict.utc_at(_known_ns(sample))
+    if announced.bound_ns is not None and not _is_expired(verdict, sample):
+        reported_ns = ACCURACY_NS.get(verdict.reported.clock_accuracy or 0, 0)
+        announced = announced._replace(bound_ns=max(announced.bound_ns, reported_ns))
     has_expired = judged.reason is Reason.GRANDMASTER_STATE_EXPIRED and verdict.holdover_left_ns is None
     if has_expired or judged.reason is Reason.GRANDMASTER_ERROR_NOT_REPORTED:
         return announced
     if verdict.holdover_left_ns is not None and sample.clock_class == HOLDOVER_CLASS:
         announced = Bound(ACCURACY_NS.get(sample.clock_accuracy, 0))
     return wider(judged, announced)
+
+
+def _is_contradicted(sample: ClockSample, verdict: GrandmasterVerdict) -> bool:
+    """
+    Whether the grandmaster's report of itself excludes what it announces of UTC: one of the two is wrong, and the bound
+    rests on what is announced. Its clock class counts where it reports no clock state, since the verdict judges that.
+    """
+    if _is_expired(verdict, sample):
+        return False
+    reported = verdict.reported
+    is_unjudged = verdict.utc.reason is Reason.GRANDMASTER_ERROR_NOT_REPORTED
+    bad_class = reported.clock_class not in (None, *_GOOD_CLASSES, *QUALITY_LEVELS)
+    return (
+        reported.utc_offset_s not in (None, sample.current_utc_offset_s)
+        or reported.time_traceable is False
+        or reported.steps_removed not in (None, 0)
+        or (is_unjudged and bad_class)
+    )
+
+
+def _is_expired(verdict: GrandmasterVerdict, sample: ClockSample) -> bool:
+    return _known_ns(sample) - verdict.as_of_ns >= GRANDMASTER_EXPIRES_AFTER_NS
+
+
+def _known_ns(sample: ClockSample) -> int:
+    """CLOCK_BOOTTIME up to which the sample's data sets are known."""
+    return max(sample.as_of_ns, sample.read_ns)
 
 
 def _announced_error(sample: ClockSample, settings: SourceSettings) -> Bound:

@@ -301,6 +301,19 @@ class Invalidation:
     reason: Reason
 
 
+class ReportedTime(NamedTuple):
+    """What a grandmaster reports of fields that Announce carries, too (None: not reported)."""
+
+    clock_class: int | None = None
+    clock_accuracy: int | None = None
+    utc_offset_s: int | None = None
+    time_traceable: bool | None = None
+    steps_removed: int | None = None
+
+
+NOTHING_REPORTED = ReportedTime()
+
+
 @dataclass(frozen=True, slots=True)
 class GrandmasterVerdict:
     """
@@ -313,6 +326,7 @@ class GrandmasterVerdict:
     as_of_ns: int
     holdover_left_ns: int | None = None
     invalidation: Invalidation | None = None
+    reported: ReportedTime = NOTHING_REPORTED
 
     def utc_at(self, boottime_ns: int) -> Bound:
         """Its own error at this moment; unbounded once its holdover budget is used up, or the verdict has expired."""

@@ -575,6 +575,11 @@ CONTRADICTIONS = [
     ({}, {"clock_accuracy": 0xFE}, "clock accuracy: the grandmaster reports 0x21, nodes receive 0xfe (node-a)"),
     ({}, {"current_utc_offset_s": 36}, "UTC offset: the grandmaster reports 37 s, nodes receive 36 s (node-a)"),
     (
+        {"time_traceable": False},
+        {"time_traceable": True},
+        "time traceable: the grandmaster reports no, nodes receive yes (node-a)",
+    ),
+    (
         {"steps_removed": 2},
         {},
         "it reports 2 steps to its own grandmaster, nodes receive it as a grandmaster (node-a)",

@@ -7,12 +7,15 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from grandmaster_states import polled_grandmaster
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import HEALTHY, nth
 
 from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound, Reason, unbounded
-from timesyncd.clocks import NS_PER_S
+from timesyncd.clocks import NS_PER_S, Moment
+from timesyncd.daemon.remote_state import grandmaster_verdict
+from timesyncd.messages.node import BoundMessage
 from timesyncd.model.error_bound import grandmaster_bound, utc_bound, utc_seconds_removed, wider
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation, MessageReceipt
 from timesyncd.model.source import SourceSettings
@@ -72,6 +75,53 @@ def judged(utc: Bound, age_s: int = 0, **more: Any) -> GrandmasterVerdict:
 
 def with_verdict(verdict: GrandmasterVerdict | None, **changes: object) -> Bound:
     return utc_bound(Bound(1_000, 5), nth(0, **{**UTC, **changes}), SETTINGS, verdict)
+
+
+def by_poll(**changes: Any) -> Bound:
+    """The bound against UTC of a node that receives class 6 and UTC offset 37 s, while the grandmaster reports this."""
+    polled = polled_grandmaster().model_copy(update={"age_ns": 0, **changes})
+    verdict = grandmaster_verdict(
+        polled, Moment(realtime_ns=polled.published_realtime_ns, boottime_ns=HEALTHY.as_of_ns)
+    )
+    return with_verdict(verdict)
+
+
+SILENT_STATE = BoundMessage.of(unbounded(Reason.GRANDMASTER_ERROR_NOT_REPORTED))
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        {"utc_offset_s": 36},
+        {"time_traceable": False},
+        {"steps_removed": 1},
+        {"clock_class": 248, "utc": SILENT_STATE},
+        {"clock_class": 52, "utc": SILENT_STATE},
+    ],
+)
+def test_what_the_grandmaster_reports_against_its_announce_leaves_no_utc(reported: dict[str, Any]) -> None:
+    """
+    One of the two is wrong, and the node's bound rests on what is announced.
+    """
+    assert by_poll(**reported) == unbounded(Reason.of_code("announce_contradicted", Reason.OK))
+
+
+@pytest.mark.parametrize(
+    ("reported", "bound_ns"),
+    [
+        ({}, 1_100),
+        ({"utc_offset_s": None, "time_traceable": None, "steps_removed": None, "clock_class": None}, 1_100),
+        ({"utc_offset_s": 37, "time_traceable": True, "steps_removed": 0}, 1_100),
+        ({"clock_class": 84, "utc": SILENT_STATE}, 1_100),
+        ({"clock_accuracy": 0x23, "utc": SILENT_STATE}, 2_000),
+        ({"utc_offset_s": 36, "age_ns": GRANDMASTER_EXPIRES_AFTER_NS}, 1_100),
+    ],
+)
+def test_what_agrees_or_is_not_reported_contradicts_nothing(reported: dict[str, Any], bound_ns: int) -> None:
+    """
+    A class of G.8265.1 is a quality level of the network. A worse accuracy counts, and an old report does not.
+    """
+    assert by_poll(**reported).bound_ns == bound_ns
 
 
 HOUR_NS = 3_600 * NS_PER_S
