@@ -17,7 +17,7 @@ from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Unreachable
 from timesyncd.sample import ClockSample, NoSample, PortState, Reading
 from timesyncd.simulation.bed import host
-from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.bed import BedProcess, PtpBed
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 
 pytestmark = pytest.mark.integration
@@ -90,6 +90,53 @@ async def test_the_driver_reads_what_pmc_reads(ptp_pair: PtpBed, tmp_path: Path)
     assert isinstance(taken, ClockSample)
     assert re.search(rf"parentPortIdentity\s+{taken.parent_identity}-1\n", shown)
     assert re.search(rf"grandmasterIdentity\s+{taken.grandmaster_identity}\n", shown)
+
+
+#: 802.1AS as in a car: the ports' roles are fixed, and no Announce is sent.
+AUTOMOTIVE = {
+    "time_stamping": "software", "free_running": 1, "domainNumber": DOMAIN + 1, "transportSpecific": "0x1",
+    "network_transport": "L2", "delay_mechanism": "P2P", "BMCA": "noop", "inhibit_announce": 1, "asCapable": "true",
+    "neighborPropDelayThresh": 100_000_000, "logSyncInterval": -3, "logMinPdelayReqInterval": -3,
+}  # fmt: skip
+
+
+def automotive(process: BedProcess, folder: Path, role: dict[str, int]) -> tuple[subprocess.Popen[bytes], Path]:
+    """A second ptp4l beside one of the bed's, on the same link, and its socket."""
+    folder.mkdir()
+    uds, config = folder / "uds", folder / "cfg"
+    lines = [f"{key} {value}" for key, value in (AUTOMOTIVE | role | {"uds_address": uds}).items()]
+    config.write_text("\n".join(["[global]", *lines, ""]))
+    links = subprocess.run(
+        [*process.enter(), host.find("ip"), "-o", "link"], check=True, capture_output=True, text=True
+    )
+    interface = next(name for name in re.findall(r"\d+: ([^:@]+)", links.stdout) if name != "lo")
+    command = [*process.enter(), host.find("ptp4l"), "-f", str(config), "-i", interface, "-m", "-q"]
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(host.dying_with_parent(command), stdout=log, stderr=log), uds
+
+
+async def test_a_slave_without_announce_names_no_clock(ptp_pair: PtpBed, tmp_path: Path) -> None:
+    """ptp4l names itself as parent and grandmaster; the bound is against a parent whose identity nothing tells."""
+    master, _ = automotive(ptp_pair.grandmaster, tmp_path / "master", {"masterOnly": 1})
+    slave, uds = automotive(ptp_pair.nodes["a"], tmp_path / "slave", {"slaveOnly": 1, "ignore_source_id": 1})
+    try:
+        options = Ptp4lOptions(uds_address=uds, domain=DOMAIN + 1, transport_specific=1)
+        deadline = time.monotonic() + 60
+        while not uds.exists():
+            assert time.monotonic() < deadline, (tmp_path / "slave" / "log").read_text()
+            await asyncio.sleep(0.05)
+        driver = Ptp4l("a", options, tmp_path)
+        await driver.open()
+        taken = await until(driver, lambda reading: isinstance(reading, ClockSample))
+        await driver.close()
+    finally:
+        for process in (master, slave):
+            process.kill()
+            process.wait()
+
+    assert isinstance(taken, ClockSample)
+    assert (taken.parent_identity, taken.grandmaster_identity, taken.port_state) == (None, None, PortState.SLAVE)
+    assert abs(taken.offset_ns) < 10_000_000
 
 
 async def test_another_domain_is_silence(ptp_pair: PtpBed, tmp_path: Path) -> None:
