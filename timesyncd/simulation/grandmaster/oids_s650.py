@@ -12,7 +12,6 @@ from timesyncd.simulation.grandmaster.wire import Oid
 S650: Oid = (1, 3, 6, 1, 4, 1, 9070, 1, 2, 5, 7, 8)
 
 _LEAPS = {"none": 0, "insert": 1, "delete": 2, "unsynchronized": 3}
-_SERVER_MODE = 4
 STATUS_WORDS = {
     Servo.WARMUP: "Warm-up", Servo.FREERUN: "Free-run", Servo.FAST_TRACK: "Fast-track", Servo.LOCKED: "Locked",
     Servo.HOLDOVER: "Holdover", Servo.BRIDGING: "Bridging", Servo.FAILED: "Failure",
@@ -36,8 +35,8 @@ def _ntp() -> Table:
         7: lambda device: mib.text(_now(device)),
         8: lambda device: mib.text("GNSS" if device.ntp.stratum < 16 else ""),
         9: lambda device: mib.integer(device.ntp.requests % 32_769),
-        10: lambda _: mib.integer(_SERVER_MODE),
-        11: lambda _: mib.integer(4),
+        10: lambda _: mib.text("server"),
+        11: lambda _: mib.text("4"),
     })  # fmt: skip
 
 
@@ -91,5 +90,5 @@ def _satellites(device: Device) -> str:
     """How many, then each; a list that is too long is cut."""
     if not device.satellites:
         return "0"
-    each = [f"X{satellite.number},Y{place},CG" for place, satellite in enumerate(device.satellites, start=1)]
+    each = [f"X{satellite.number},Y{place},CGPS" for place, satellite in enumerate(device.satellites, start=1)]
     return ",".join((str(len(each)), *each))[:_SATELLITES_OCTETS]

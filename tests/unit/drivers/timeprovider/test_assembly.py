@@ -268,6 +268,7 @@ def test_an_s650_is_read_whole() -> None:
         f"{S650}.2.1": scalar(b"5.0.4"), f"{S650}.2.2": scalar(b"SN1"), f"{S650}.2.3": scalar(b"S650"),
         f"{S650}.2.6": scalar(b"Rb"), f"{S650}.3.2": scalar(b"GNSS"), f"{S650}.4.1": scalar(b"52 31 12.0 1 13 24 0.0 1 38"),
         f"{S650}.4.2": scalar(b"Antenna open"), f"{S650}.1.1": scalar(3), f"{S650}.1.2": scalar(16),
+        f"{S650}.1.10": scalar(b"server"), f"{S650}.1.11": scalar(b"4"),
     })  # fmt: skip
 
     assert (read.firmware, read.serial, read.model, read.oscillator) == ("5.0.4", "SN1", "S650", "Rb")
@@ -276,4 +277,4 @@ def test_an_s650_is_read_whole() -> None:
         "antenna_fault",
         Position(52.52, 13.4, 38.0),
     )
-    assert (read.ntp_leap, read.ntp_stratum) == ("not synchronized", 16)
+    assert (read.ntp_leap, read.ntp_stratum, read.ntp_mode) == ("not synchronized", 16, "server")

@@ -103,6 +103,33 @@ def test_satellites_in_one_line_of_text() -> None:
     ]  # fmt: skip
 
 
+#: S650 MIB, gnssSatlist, examples 1 to 3.
+BEIDOU_AND_GLONASS = (
+    b"11,X2,Y1,CBeiDou,X3,Y2,CBeiDou,X5,Y3,CBeiDou,X9,Y4,CBeiDou,X3,Y5,CGLONASS,X4,Y6,CGLONASS,X13,Y7,CGLONASS,"
+    b"X14,Y8,CGLONASS,X15,Y9,CGLONASS,X18,Y10,CGLONASS,X19,Y11,CGLONASS."
+)
+FOUR_SYSTEMS = (
+    b"17,X1,Y1,CGPS,X10,Y2,CGPS,X11,Y3,CGPS,X14,Y4,CGPS,X16,Y5,CGPS,X20,Y6,CGPS,X22,Y7,CGPS,X25,Y8,CGPS,X26,Y9,CGPS,"
+    b"X27,Y10,CGPS,X31,Y11,CGPS,X32,Y12,CGPS,X40,Y13,CSBAS,X3,Y14,CBeiDou,X5,Y15,CBeiDou,X7,Y16,CBeiDou,X9,Y17,CBeiDou"
+)
+
+
+@pytest.mark.parametrize(
+    ("listed", "numbers"),
+    [
+        (BEIDOU_AND_GLONASS, [2, 3, 5, 9, 3, 4, 13, 14, 15, 18, 19]),
+        (FOUR_SYSTEMS, [1, 10, 11, 14, 16, 20, 22, 25, 26, 27, 31, 32, 40, 3, 5, 7, 9]),
+        (b"0", []),
+    ],
+)
+def test_the_satellites_of_the_mib_s_own_examples(listed: bytes, numbers: list[int]) -> None:
+    """Satellites of two constellations may have one number; none is lost."""
+    read = sample({f"{S650}.4.3": scalar(listed)})
+
+    assert [satellite.number for satellite in read.satellites or ()] == numbers
+    assert read.unknown == ()
+
+
 @pytest.mark.parametrize(
     ("clock_class", "source", "state"), [(6, 0x20, "locked"), (6, 0x40, "tracking"), (7, 0x20, "tracking")]
 )

@@ -151,6 +151,37 @@ def test_a_grandmaster_s_profile_composes_those_that_read_it() -> None:
     assert names == ["tp4100", "s650", "tp5000e", "ptpbase", "ntpv4", "symm-common", "system"]
 
 
+#: The notifications of the S650ALARM MIB, revision 2019-03-21, by the last arc of their OIDs.
+S650_ALARM_IDS = {
+    *range(1, 7), 8, 9, *range(21, 26), *range(27, 38), *range(40, 49), *range(51, 55), *range(71, 79), *range(91, 105),
+    112, *range(114, 121), *range(130, 141), *range(151, 156), *range(157, 165), *range(170, 185),
+}  # fmt: skip
+
+
+def test_every_alarm_of_the_s650_s_mib_has_its_name() -> None:
+    """The ports of the J connectors are named, and an id that the MIB lacks has no name."""
+    alarms = load("s650").alarms
+    assert alarms is not None
+    ports = ("J1A", "J1B", "J2A", "J2B", "J7A", "J7B")
+
+    assert set(alarms.names) == S650_ALARM_IDS
+    assert [alarms.names[number] for number in range(43, 49)] == [f"{port} frequency qualified" for port in ports]
+    assert [alarms.names[number] for number in range(99, 105)] == [f"{port} loss of signal" for port in ports]
+    assert [alarms.names[number] for number in (22, 114, 133, 170, 171, 178)] == [
+        "channel time qualified", "SyncE Ethernet configuration", "battery A failed", "J1A IRIG input fault",
+        "J1B IRIG input fault", "login activity",
+    ]  # fmt: skip
+
+
+def test_the_severities_of_the_s650_are_those_of_its_mib() -> None:
+    """S650ALARM MIB, ALARMLEVELTYPE and ALARMACTION; the profile says that they are proven."""
+    (notification,) = load("s650").notification
+
+    assert notification.severities == {0: "clear", 2: "critical", 3: "major", 4: "minor", 5: "event"}
+    assert notification.actions == {0: "clear", 1: "raise", 2: "event"}
+    assert "severities and actions proven by the S650ALARM MIB, revision 2019-03-21" in notification.source
+
+
 def test_all_profiles_are_tried_by_default() -> None:
     """A family's own objects come before the standard tables, and every shipped profile with objects is included."""
     reading = [name for name in SHIPPED if load(name).object]
