@@ -217,7 +217,7 @@ class KernelSample:
     """
     The kernel's state of CLOCK_REALTIME (adjtimex). `synchronized`: STA_UNSYNC is not set.
 
-    `leap` is none, insert or delete (armed). `tai_offset_s` is 0 while no daemon has set it. `disciplines` names the
+    `leap` is none, insert, delete (armed), or both at once. `tai_offset_s` is 0 while no daemon has set it. `disciplines` names the
     running programs that steer the clock. `undecided_disciplines` names those that may steer it, and
     `undecided_ptp4l` are the process ids of the ptp4l among them: one with software timestamps does. `programs_visible` is False in a container, which hides the host's programs.
     `unexplained_movement` shows that a program steers which is none of these. `maxerror_ns` is what the steering program
@@ -413,7 +413,7 @@ class GrandmasterSample:
     A grandmaster's report of itself, in vendor-neutral fields; None = not provided, () = the grandmaster reports that
     there is none.
 
-    `leap` is none, insert or delete; `antenna` is ok, open, short or fault. `steps_removed` is 0 where it follows GNSS
+    `leap` is none, insert, delete, or both at once; `antenna` is ok, open, short or fault. `steps_removed` is 0 where it follows GNSS
     and not another PTP clock. `unknown` lists reported values that no profile maps, as "field=unknown(7)"; `profiles`
     names the profiles that the device serves. `snmp_error` is why SNMP gave nothing beside HTTPS. Fields are polled in
     groups with different intervals: lists may be a minute old, inventory an hour.

@@ -40,6 +40,7 @@ from timesyncd.drivers.kernel._machine import (
 )
 from timesyncd.drivers.kernel._programs import COMMS
 from timesyncd.errors import Malformed, Refused, Unreachable
+from timesyncd.model.leap import Leap
 from timesyncd.sample import KernelSample, Movement, Reading
 
 _NS_PER_US = 1_000
@@ -138,10 +139,10 @@ class Kernel:
 
 
 def leap(timex: Timex) -> str:
-    """The armed leap second: none, insert or delete. The flag stays set after the leap second, until a daemon clears it."""
+    """The armed leap second: none, insert, delete, or both. The flag stays set after the leap second, until a daemon clears it."""
     if timex.state == TIME_WAIT:
         return "none"
-    return "insert" if timex.status & STA_INS else "delete" if timex.status & STA_DEL else "none"
+    return Leap.of_flags(bool(timex.status & STA_INS), bool(timex.status & STA_DEL)).value
 
 
 _VMCLOCK_MAGIC = 0x4B4C4356  # "VCLK"

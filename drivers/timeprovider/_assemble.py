@@ -351,8 +351,7 @@ def _followed_clock(evidence: Evidence) -> str | None:
 def _leap(evidence: Evidence) -> str | None:
     leap59, leap61 = evidence.first("leap59"), evidence.first("leap61")
     if leap59 and leap61:
-        evidence.add_unknown("leap=insert and delete at once")
-        return None
+        return "both"
     if leap59 is None and leap61 is None:
         reported: str | None = evidence.first("leap")
         return reported

@@ -169,7 +169,7 @@ async def test_pitfall_17_two_disciplines_on_one_clock_are_reported(folder: Path
     with stand_in(folder, "systemd-timesyncd"), stand_in(folder, "phc2sys", "-s", "eth0", "-w"):
         both = await kernel_word(folder)
     neither = await kernel_word(folder)
-    evidence = kernel_conditions(both, None)["two-disciplines"]
+    evidence = kernel_conditions(both, None, time.time_ns())["two-disciplines"]
 
     assert evidence is not None and "phc2sys" in evidence and "systemd-timesyncd" in evidence
     assert not {"phc2sys", "systemd-timesyncd"} <= set(neither.disciplines)
@@ -227,6 +227,6 @@ async def test_the_kernel_s_own_word_on_leap_seconds_and_tai(folder: Path) -> No
     sample = await kernel_word(folder)
     tai_s = round(time.clock_gettime(time.CLOCK_TAI) - time.clock_gettime(time.CLOCK_REALTIME))
 
-    assert kernel_conditions(sample, tai_s)["tai-offset"] is None
-    assert kernel_conditions(sample, tai_s + 1)["tai-offset"] is not None
-    assert (kernel_conditions(sample, None)["kernel-leap"] is None) == (sample.leap == "none")
+    assert kernel_conditions(sample, tai_s, time.time_ns())["tai-offset"] is None
+    assert kernel_conditions(sample, tai_s + 1, time.time_ns())["tai-offset"] is not None
+    assert (kernel_conditions(sample, None, time.time_ns())["kernel-leap"] is None) == (sample.leap == "none")

@@ -16,7 +16,9 @@ from typing import Self
 import pytest
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.daemon.source_states import measured
 from timesyncd.driver import Runner
+from timesyncd.drivers.kernel._machine import STA_DEL, STA_INS, system_timex
 from timesyncd.drivers.ptp4l._event_monitor import EventRecord, RxSync, parse_event
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.sample import ClockSample, NoSample, Reading
@@ -29,8 +31,11 @@ pytestmark = pytest.mark.integration
 #: The node of the second pair has a path configured as so much longer from the master than to it.
 ASYMMETRY_NS = 5_000
 FILTER_LENGTH = 10
+
+#: A ptp4l that receives a leap second's flag arms this machine's kernel, free running or not.
+NEVER_ARMS = "kernel_leap 0\n"
 SETTINGS = (
-    "clockClass 6 clockAccuracy 0x21 offsetScaledLogVariance 0xffff currentUtcOffset 37 leap61 0 leap59 0 "
+    "clockClass 6 clockAccuracy 0x21 offsetScaledLogVariance 0xffff currentUtcOffset 37 leap61 {leap61} leap59 {leap59} "
     "currentUtcOffsetValid {ptp} ptpTimescale {ptp} timeTraceable {ptp} frequencyTraceable {ptp} timeSource 0x20"
 )
 
@@ -98,7 +103,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:
     folder = tmp_path_factory.mktemp("pairs")
     with PtpBed(direct=("a",)) as bed, contextlib.ExitStack() as stack:
         made = []
-        for domain, extra in ((30, ""), (31, f"delayAsymmetry {ASYMMETRY_NS}\n")):
+        for domain, extra in ((30, ""), (31, f"delayAsymmetry {ASYMMETRY_NS}\n{NEVER_ARMS}")):
             pair = Pair(bed, folder, domain, extra)
             stack.callback(pair.close)
             made.append(pair)
@@ -224,17 +229,42 @@ async def test_the_37_s_mistake_is_in_the_exchanges_as_in_the_offset(pairs: Pair
     pair = pairs.plain
     async with opened(pair, tmp_path) as driver:
         before = (await samples(driver, lambda taken: taken.exchanges != ()))[0]
-        pair.pmc(pair.grandmaster, f"SET GRANDMASTER_SETTINGS_NP {SETTINGS.format(ptp=1)}")
+        pair.pmc(pair.grandmaster, f"SET GRANDMASTER_SETTINGS_NP {SETTINGS.format(ptp=1, leap61=0, leap59=0)}")
         try:
             lying = await samples(driver, lambda s: s.offset_ns > NS_PER_S and s.exchanges != (), 5)
         finally:
-            pair.pmc(pair.grandmaster, f"SET GRANDMASTER_SETTINGS_NP {SETTINGS.format(ptp=0)}")
+            pair.pmc(pair.grandmaster, f"SET GRANDMASTER_SETTINGS_NP {SETTINGS.format(ptp=0, leap61=0, leap59=0)}")
         after = (await samples(driver, lambda s: s.offset_ns < NS_PER_S and s.exchanges != ()))[0]
 
     assert [abs(taken.offset_ns) < 1_000_000 for taken in (before, after)] == [True, True]
     assert [abs(e.reverse_ns) < 1_000_000 for taken in (before, after) for e in taken.exchanges] != []
     assert all(abs(taken.offset_ns - 37 * NS_PER_S) < 1_000_000 for taken in lying)
     assert all(abs(e.reverse_ns + 37 * NS_PER_S) < 1_000_000 for taken in lying for e in taken.exchanges)
+
+
+@pytest.mark.parametrize(
+    ("leap61", "leap59", "detail"),
+    [(1, 0, "insert"), (0, 1, "delete"), (1, 1, "both")],
+)
+async def test_the_flags_of_announce_are_in_the_sample(
+    pairs: Pairs, tmp_path: Path, leap61: int, leap59: int, detail: str
+) -> None:
+    """A grandmaster that announces a leap second, as a node receives it and reports it, and until it no longer does."""
+    pair = pairs.asymmetric
+    assert NEVER_ARMS in pair.server.with_suffix(".cfg").read_text()
+    async with opened(pair, tmp_path) as driver:
+        settings = SETTINGS.format(ptp=1, leap61=leap61, leap59=leap59)
+        pair.pmc(pair.grandmaster, f"SET GRANDMASTER_SETTINGS_NP {settings}")
+        try:
+            (announced,) = await samples(driver, lambda taken: taken.leap61 or taken.leap59)
+        finally:
+            pair.pmc(pair.grandmaster, f"SET GRANDMASTER_SETTINGS_NP {SETTINGS.format(ptp=0, leap61=0, leap59=0)}")
+        (cleared,) = await samples(driver, lambda taken: not taken.leap61 and not taken.leap59)
+
+    assert (announced.leap61, announced.leap59) == (bool(leap61), bool(leap59))
+    assert measured(announced)["detail"] == f"leap second announced: {detail}"
+    assert measured(cleared)["leap"] == "none"
+    assert not system_timex().status & (STA_INS | STA_DEL)
 
 
 def standing_still(pair: Pair) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,9 @@ class LeapScenario:
     """
     `truth`: what happens to UTC. `flags`: what Announce says until `cleared_s`, when it also changes its UTC offset by
     `offset_change_s`. `kernel_s`: by how much the kernel steps CLOCK_REALTIME at midnight. `servo_steps_s`: when ptp4l itself steps the
-    clock instead (kernel_leap 0); None: never. `hardware`: ptp4l steers a PHC on TAI, against which the system clock is read. `ntp`: a
+    clock instead (kernel_leap 0); None: never. `adopts`: ptp4l removes the new UTC offset at once, as 4.x does; 3.1.1 goes on
+    with the old one, or (`keeps_offset`) took the new one over and keeps it, and steps the clock back at `restored_s`. At `corrected_s` the
+    grandmaster announces the former offset again. `hardware`: ptp4l steers a PHC on TAI, against which the system clock is read. `ntp`: a
     server that leaps, or one that spreads the second over the day around it.
     """
 
@@ -49,6 +52,10 @@ class LeapScenario:
     servo_steps_s: int | None = None
     daemon_dies_s: int | None = None
     hardware: bool = False
+    adopts: bool = True
+    keeps_offset: bool = False
+    restored_s: int | None = None
+    corrected_s: float = math.inf
     ntp: Literal["none", "steps", "smears"] = "none"
     table: LeapTable | None = None
 
@@ -101,10 +108,12 @@ class LeapWorld:
         self.now_s += 0.25
         scenario = self.scenario
         leap_s = -1 if scenario.kernel_s > 0 else 0
-        if self.stepped_s == 0 and scenario.kernel_s and self.now_s >= leap_s:
+        if self.stepped_s == 0 and scenario.kernel_s and leap_s <= self.now_s < leap_s + 1:
             self.stepped_s = scenario.kernel_s
         if scenario.servo_steps_s is not None and self.stepped_s == 0 and self.now_s >= scenario.servo_steps_s:
             self.stepped_s = -scenario.truth.change_s
+        if scenario.restored_s is not None and self.stepped_s and self.now_s >= scenario.restored_s:
+            self.stepped_s = 0
         if self.now_s % 1 == 0.5 and (scenario.daemon_dies_s is None or self.now_s < scenario.daemon_dies_s):
             self._poll()
 
@@ -117,11 +126,16 @@ class LeapWorld:
     def _announced(self) -> tuple[Leap, int]:
         if self.now_s < self.scenario.cleared_s:
             return self.scenario.flags, TAI_OFFSET_S
-        return Leap.NONE, TAI_OFFSET_S + self.scenario.offset_change_s
+        is_changed = self.now_s < self.scenario.corrected_s
+        return Leap.NONE, TAI_OFFSET_S + (self.scenario.offset_change_s if is_changed else 0)
 
     def _removed_s(self) -> int:
         """What ptp4l takes out of the offset (clock.c: clock_utc_correct)."""
         leap, offset_s = self._announced()
+        if not self.scenario.adopts:
+            offset_s = TAI_OFFSET_S
+        elif self.scenario.keeps_offset and self.now_s >= self.scenario.cleared_s:
+            offset_s = TAI_OFFSET_S + self.scenario.offset_change_s
         return offset_s + (leap.change_s if self._is_past_midnight() else 0)
 
     def _is_past_midnight(self) -> bool:
@@ -195,7 +209,7 @@ class LeapWorld:
         return self.realtime_ns() - self.tai_ns() + self._removed_s() * NS_PER_S
 
     def _kernel(self) -> KernelSample:
-        armed = self.scenario.flags if self.scenario.kernel_s and not self.stepped_s else Leap.NONE
+        armed = self.scenario.flags if self.scenario.kernel_s and self.now_s < 0 else Leap.NONE
         return KernelSample("kernel", self.boottime_ns(), 0, 0, 0, True, armed.value, 37, disciplines=("ptp4l",))
 
 

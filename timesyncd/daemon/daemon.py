@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 
 from timesyncd.bound import ErrorBound
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, SystemClocks, boot_id, time_namespace
@@ -23,7 +24,7 @@ from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.daemon.web_view import WebView
 from timesyncd.driver import AlarmSource, Runner, build_driver
-from timesyncd.errors import ConfigError, StoreError
+from timesyncd.errors import ConfigError, Malformed, StoreError
 from timesyncd.findings.followers import identities
 from timesyncd.findings.node import (
     agreement_conditions,
@@ -44,6 +45,7 @@ from timesyncd.messages.jobs import MarkBatch, PolicyRequest
 from timesyncd.messages.node import GrandmasterState, Ordered
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.grandmaster import GrandmasterAssessment, GrandmasterMemory, StoredLock
+from timesyncd.model.leap import parse_leap_seconds
 from timesyncd.model.observation import Observation
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistoryConfirmer, HistorySender
@@ -73,6 +75,9 @@ TICK_S = 1.0
 
 NS_PER_DAY = 86_400 * NS_PER_S
 
+#: As tzdata installs it.
+LEAP_SECONDS_LIST = Path("/usr/share/zoneinfo/leap-seconds.list")
+
 #: CLOCK_BOOTTIME - CLOCK_MONOTONIC moves by a suspend alone; reading the two takes far less.
 SHORTEST_SUSPEND_NS = NS_PER_S // 100
 
@@ -97,6 +102,7 @@ class Daemon:
         self._grandmaster_memories: dict[str, GrandmasterMemory] = {}
         self._storms: dict[str, int] = {}
         self._ptp4l_steering = Ptp4lSteering()
+        self._leap_table_read_ns: int | None = None
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Open everything, call `ready`, and work until cancelled. Raises ConfigError when a part cannot be opened."""
@@ -293,7 +299,7 @@ class Daemon:
         node = self._config.node.name
         if isinstance(reading, KernelSample):
             offsets = [source.bounds.utc_offset_s for source in self._config.source if source.name == reading.source]
-            for id, evidence in kernel_conditions(reading, offsets[0]).items():
+            for id, evidence in kernel_conditions(reading, offsets[0], self._clocks.realtime_ns()).items():
                 self._publisher.set_condition(id, node, evidence)
         if isinstance(reading, ClockSample):
             for id, evidence in path_conditions(reading, self._ensemble.refutations(reading.source)).items():
@@ -387,6 +393,7 @@ class Daemon:
         while True:
             self._report_rejected_alarms()
             self._check_suspend()
+            self._read_leap_table()
             if self._clockbound is not None and self._written_bound is not None:
                 # Its clients' ages stand still in a suspend; only a write makes up for that.
                 self._clockbound.write(self._written_bound)
@@ -399,6 +406,21 @@ class Daemon:
             except TimeoutError:
                 continue
             self._wake.clear()
+
+    def _read_leap_table(self) -> None:
+        """Once a day: an update of tzdata may bring the next leap second."""
+        now_ns = self._clocks.boottime_ns()
+        if self._leap_table_read_ns is not None and now_ns - self._leap_table_read_ns < NS_PER_DAY:
+            return
+        self._leap_table_read_ns = now_ns
+        try:
+            table = parse_leap_seconds(LEAP_SECONDS_LIST.read_text())
+        except OSError:
+            return
+        except Malformed as error:
+            log.warning("%s: %s", LEAP_SECONDS_LIST, error)
+            return
+        self._ensemble.leaps.table = self._publisher.leap_table = table
 
     def _check_suspend(self) -> None:
         before_ns, self._suspended_ns = self._suspended_ns, suspended_ns()

@@ -20,6 +20,7 @@ from timesyncd.findings.catalogue import Findings, Judgement, finding_message
 from timesyncd.findings.fleet import Key, without_duplicates
 from timesyncd.findings.followers import Follower, offsets, with_grandmaster
 from timesyncd.findings.grandmaster import GrandmasterFindings, is_judged_elsewhere
+from timesyncd.findings.leap import leap_findings
 from timesyncd.findings.node import state_findings
 from timesyncd.messages.events import CloudEvents, StateChanges
 from timesyncd.messages.fleet import CloudEvent, HubState
@@ -34,6 +35,7 @@ from timesyncd.messages.node import (
     Ordered,
 )
 from timesyncd.model.grandmaster import GrandmasterEvent
+from timesyncd.model.leap import LeapTable
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistorySender
 from timesyncd.sample import AlarmEvent
@@ -113,6 +115,7 @@ class Publisher:
         self._clocks = clocks
         self._cloud_events = events
         self._state_changes = StateChanges(events)
+        self.leap_table: LeapTable | None = None
         self._findings = Findings()
         self._grandmaster_findings = GrandmasterFindings()
         self._conditions: dict[tuple[str, str], Judgement] = {}
@@ -264,7 +267,17 @@ class Publisher:
 
     def _judge(self, snapshot: RemoteSnapshot, now: Moment) -> None:
         """Begin and end findings."""
-        holds = state_findings(snapshot.node, self._parts.store_problem, self._broker_problem(now)) | self._conditions
+        own = [
+            each
+            for each in snapshot.grandmasters
+            if not self._is_published_elsewhere(each.name, snapshot.remote_grandmasters, now)
+        ]
+        leaps = leap_findings(snapshot.node, own, self.leap_table, now.realtime_ns)
+        holds = (
+            leaps
+            | state_findings(snapshot.node, self._parts.store_problem, self._broker_problem(now))
+            | self._conditions
+        )
         service = self._hub_service
         of_fleet = service.findings(snapshot.all_grandmasters, now) if service.is_hub else {}
         if not service.is_primary:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.steering import steering_text
+from timesyncd.model.leap import Leap
 from timesyncd.model.source import SourceSettings
 from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
 
@@ -55,6 +56,7 @@ def _against_parent(sample: ClockSample) -> dict[str, object]:
 
 def _announced(sample: ClockSample) -> dict[str, object]:
     """What Announce carries."""
+    leap = Leap.of_flags(sample.leap61, sample.leap59)
     return {
         "clock_class": sample.clock_class,
         "clock_accuracy": sample.clock_accuracy,
@@ -63,6 +65,8 @@ def _announced(sample: ClockSample) -> dict[str, object]:
         "grandmaster_identity": sample.grandmaster_identity,
         "current_utc_offset_s": sample.current_utc_offset_s,
         "time_traceable": sample.time_traceable,
+        "leap": leap.value,
+        "detail": None if leap is Leap.NONE else f"leap second announced: {leap}",
     }
 
 
@@ -103,6 +107,7 @@ def _against_utc(sample: UtcSample) -> dict[str, object]:
     ]
     return {
         "kind": "utc",
+        "leap": sample.leap if sample.leap in ("none", "insert", "delete") else None,
         "offset_ns": sample.offset_ns,
         "error_ns": sample.error_ns,
         "frequency_ppb": sample.frequency_ppb,
@@ -119,6 +124,7 @@ def _kernel_status(sample: KernelSample) -> dict[str, object]:
     ]
     return {
         "kind": "kernel",
+        "leap": sample.leap,
         "error_ns": sample.maxerror_bound_ns,
         "frequency_ppb": sample.frequency_ppb,
         "detail": _joined(parts),

@@ -259,6 +259,22 @@ CATALOGUE: dict[str, FindingKind] = {
         "run no job that needs UTC across it: CLOCK_REALTIME steps, and the clock is DISRUPTED until the next "
         "valid samples",
     ),
+    "leap-announced": FindingKind(
+        "warning",
+        "a clock source announces a leap second",
+        "run no job that needs UTC across it; check that the grandmaster, NTP and leap-seconds.list agree on it",
+    ),
+    "leap-unexpected": FindingKind(
+        "critical",
+        "a leap second is announced or armed, and none is due then",
+        "clear it before midnight: correct the grandmaster or NTP server; a kernel that is armed loses the flag by "
+        "adjtimex --status or a restart of the program that set it",
+    ),
+    "leap-contradiction": FindingKind(
+        "critical",
+        "the clocks contradict each other about a leap second",
+        "find the one that is wrong by the bulletin C of the IERS: after midnight it is off by a second",
+    ),
     "phase-jump": FindingKind(
         "warning",
         "the offset moved further at once than path and clocks explain: the grandmaster's phase or the path changed",

@@ -49,6 +49,8 @@ class FollowerSource(Protocol):
     @property
     def time_traceable(self) -> bool | None: ...
     @property
+    def leap(self) -> str | None: ...
+    @property
     def utc_seconds_removed(self) -> int | None: ...
     @property
     def offset_ns(self) -> int | None: ...
@@ -94,6 +96,7 @@ class _Source(NamedTuple):
     clock_accuracy: int | None
     current_utc_offset_s: int | None
     time_traceable: bool | None
+    leap: str | None
     utc_seconds_removed: int | None
     offset_ns: int | None
     gm: BoundMessage | None

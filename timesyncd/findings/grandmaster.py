@@ -141,11 +141,17 @@ def _differences(grandmaster: GrandmasterState, source: FollowerSource) -> Itera
                 what,
                 f"{what}: the grandmaster reports {form.format(reported)}, nodes receive {form.format(received)}",
             )
+    if grandmaster.leap is not None and source.leap not in (None, "none", grandmaster.leap):
+        own, announced = _LEAP_TEXTS[grandmaster.leap], _LEAP_TEXTS[source.leap]
+        yield "leap second", f"leap second: the grandmaster reports {own}, nodes receive {announced}"
     if grandmaster.steps_removed:
         steps = (
             f"it reports {grandmaster.steps_removed} steps to its own grandmaster, nodes receive it as a grandmaster"
         )
         yield "steps", steps
+
+
+_LEAP_TEXTS = {"none": "none", "insert": "an insertion", "delete": "a deletion", "both": "both"}
 
 
 def disagreements(grandmaster: GrandmasterState, others: Sequence[GrandmasterState]) -> list[tuple[str, Symptom]]:
@@ -159,6 +165,11 @@ def disagreements(grandmaster: GrandmasterState, others: Sequence[GrandmasterSta
     return found
 
 
+def _leaps_contradict(one: GrandmasterState, other: GrandmasterState) -> bool:
+    """A grandmaster may announce a leap second earlier than another one, so only insertion and deletion contradict."""
+    return {one.leap, other.leap} == {"insert", "delete"}
+
+
 def _of_pair(
     grandmaster: GrandmasterState, other: GrandmasterState, offset: GrandmasterOffset | None
 ) -> Iterator[Symptom]:
@@ -169,9 +180,12 @@ def _of_pair(
         allowed = f"by their own bounds at most {duration_text(allowed_ns)}"
         text = f"{grandmaster.name} is {apart} ({offset.evidence}); {allowed}"
         yield Symptom("grandmasters-disagree", text, aspect="time")
+    both = (grandmaster, other)
+    if _leaps_contradict(*both):
+        said = ", ".join(f"{each.name} announces {_LEAP_TEXTS[each.leap or 'none']}" for each in both)
+        yield Symptom("grandmasters-disagree", f"leap second: {said}", CONTRADICTS_FOR_NS, "leap second")
     if grandmaster.utc_offset_s == other.utc_offset_s:
         return
-    both = (grandmaster, other)
     if all(each.reachable and is_locked(each) and each.utc_offset_s is not None for each in both):
         text = f"UTC offset: {', '.join(f'{each.name} reports {each.utc_offset_s} s' for each in both)}"
         yield Symptom("grandmasters-disagree", text, CONTRADICTS_FOR_NS, "UTC offset")

@@ -11,6 +11,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.grandmaster_history import GrandmasterHistory, qualifications, selected_reference
 from timesyncd.findings.text import antenna_text, is_locked, state_text, utc_text
 from timesyncd.messages.node import OK, GrandmasterState
+from timesyncd.model.leap import Leap, end_of_month_s, when_text
 from timesyncd.sample import Alarm, PtpPort, Sensor
 
 #: A time fix needs four satellites; a SyncServer S6x0 counts satellites below 37 dB-Hz as weak.
@@ -166,9 +167,9 @@ def _crowd_text(port: PtpPort) -> str | None:
 def _leap(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> Iterator[Symptom]:
     if grandmaster.leap in ("insert", "delete"):
         now = "" if grandmaster.utc_offset_s is None else f"; the UTC offset is {grandmaster.utc_offset_s} s now"
-        yield Symptom(
-            "grandmaster-leap", f"it announces that a leap second will be {grandmaster.leap.rstrip('e')}ed{now}"
-        )
+        yield Symptom("grandmaster-leap", when_text(Leap(grandmaster.leap), end_of_month_s(now_ns)) + now)
+    elif grandmaster.leap == "both":
+        yield Symptom("leap-contradiction", "it reports that a leap second is inserted and deleted at once")
 
 
 def _sensors(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> Iterator[Symptom]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from timesyncd.clocks import HALF_SECOND_NS, NS_PER_S
 from timesyncd.findings.catalogue import Judgement
+from timesyncd.findings.leap import kernel_leap_text
 from timesyncd.findings.steering import unknown_discipline
 from timesyncd.messages.node import NodeState
 from timesyncd.model.ensemble import SharedCause
@@ -47,16 +48,16 @@ def state_findings(
     return {key: Judgement(evidence) for key, evidence in found.items()}
 
 
-def kernel_conditions(sample: KernelSample, utc_offset_s: int | None) -> Conditions:
+def kernel_conditions(sample: KernelSample, utc_offset_s: int | None, realtime_ns: int) -> Conditions:
     """
     By id: the evidence, or None where the finding does not hold. `utc_offset_s` is TAI - UTC as this node's sources are
-    configured.
+    configured, `realtime_ns` now.
     """
     return {
         "two-disciplines": _two_disciplines(sample.disciplines),
         "unknown-discipline": unknown_discipline(sample),
         "tai-offset": _tai_offset(sample.tai_offset_s, utc_offset_s),
-        "kernel-leap": _leap(sample.leap),
+        "kernel-leap": kernel_leap_text(sample.leap, realtime_ns),
     }
 
 
@@ -149,9 +150,3 @@ def _tai_offset(kernel_s: int, configured_s: int | None) -> str | None:
     if configured_s is None or kernel_s == configured_s:
         return None
     return f"TAI - UTC is {kernel_s} s in the kernel and {configured_s} s in the configuration"
-
-
-def _leap(leap: str) -> str | None:
-    if leap == "none":
-        return None
-    return f"the kernel will {leap} a second at the end of the UTC day: CLOCK_REALTIME steps by it"

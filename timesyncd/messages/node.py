@@ -39,6 +39,7 @@ from timesyncd.sample import (
 
 Status = Literal["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
 Severity = Literal["info", "warning", "critical"]
+LeapName = Literal["none", "insert", "delete", "both"]
 Sequence64 = Field(ge=0, lt=2**63)
 Age = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -142,7 +143,8 @@ class SourceState(Message):
     `reason_code` and `reason` state why the last reading gave no sample. `kind` is what the source measures against: a
     PTP parent, a PHC, UTC, or nothing but the kernel's own status. `offset_ns` is local minus reference, correct within
     +-`error_ns` where the source gives an error; against a PHC it excludes the whole seconds between two timescales,
-    which `detail` gives. `clock` is the measured clock ("realtime", "phc:0"), and `daemon_pid` the process that replied. `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before
+    which `detail` gives. `clock` is the measured clock ("realtime", "phc:0"), and `daemon_pid` the process that replied. `leap` is the leap second
+    that the source announces, or that is armed in the kernel; "both" is a contradiction. `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before
     the state was published.
     """
 
@@ -168,6 +170,7 @@ class SourceState(Message):
     grandmaster_identity: str | None = None
     current_utc_offset_s: Int64 | None = None
     time_traceable: bool | None = None
+    leap: LeapName | None = None
     utc_seconds_removed: Int64 | None = None
     gm: BoundMessage | None = None
     utc: BoundMessage | None = None

@@ -379,8 +379,8 @@ _STATES: tuple[tuple[str, str, Sequence[str], Callable[[GrandmasterState], str |
     ),
     (
         "leap",
-        "1 for the announced leap second: none, insert or delete.",
-        ["none", "insert", "delete"],
+        "1 for the announced leap second: none, insert, delete, or both.",
+        ["none", "insert", "delete", "both"],
         lambda g: g.leap,
     ),
 )

@@ -24,6 +24,7 @@ from timesyncd.model.error_bound import (
     wider,
     with_agreement,
     without_implausible,
+    without_utc,
 )
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
 from timesyncd.model.leap import Leap, LeapTable, LeapWatch
@@ -90,6 +91,7 @@ class Ensemble:
     def __init__(self, settings: Mapping[str, EnsembleSettings], leap_table: LeapTable | None = None) -> None:
         self.agreement: Agreement | None = None
         self.leaps = LeapWatch(leap_table)
+        self._stale_offsets: set[str] = set()
         self._settings = dict(settings)
         self._memories = {name: SourceMemory(each.source) for name, each in settings.items()}
         self._crossings = {name: SyncCrossing(each.source) for name, each in settings.items()}
@@ -125,6 +127,10 @@ class Ensemble:
         if any(reading.as_of_ns < _invalid_before_ns(grandmaster) for grandmaster in self._grandmasters_of(reading)):
             return EnsembleUpdate(None)
         last = memory.newest or known
+        if last and _change(last, reading):
+            self._stale_offsets.discard(reading.source)
+        if self._may_keep_offset(reading):
+            self._stale_offsets.add(reading.source)
         if last and (change := _change(last, reading)):
             # The bound is against the former clock, and the servo may already follow the new one.
             update = self._invalidate_source(reading.source, change, reading.read_ns)
@@ -162,20 +168,32 @@ class Ensemble:
         bound = without_implausible(
             error_bound(sample, parent, settings, grandmasters[0].verdict if grandmasters else None)
         )
+        if source in self._stale_offsets:
+            bound = without_utc(bound, Reason.UTC_OFFSET_DIFFERS)
         bound = self._bounds[source] = self.leaps.limit(bound)
         for grandmaster in grandmasters[1:]:
             bound = self._widened_against_utc(source, grandmaster) or bound
         return bound
 
+    def _may_keep_offset(self, sample: ClockSample) -> bool:
+        """
+        Whether a ptp4l with software timestamps may from now on remove another UTC offset than the configured one. 3.1.1
+        takes over the announced offset only where it selects a parent (clock.c: clock_update_slave), and keeps it when
+        the announced one is right again.
+        """
+        announced_s, configured_s = sample.current_utc_offset_s, self._settings[sample.source].source.utc_offset_s
+        return sample.clock == "realtime" and sample.ptp_timescale and announced_s not in (None, configured_s)
+
     def _settings_of(self, sample: ClockSample) -> EnsembleSettings:
         """
-        As configured, but with the announced UTC offset where that is the configured one after a leap second that is
-        known to have passed: ptp4l removes the announced one (clock.c: clock_update_slave).
+        As configured, but of a PHC with the announced UTC offset, where that is the configured one after a leap second
+        that is known to have passed. With software timestamps the offset contains what ptp4l removes: 4.x removes the
+        announced offset, 3.1.1 the old one until it selects a grandmaster again (clock.c: clock_update_slave).
         """
         settings = self._settings[sample.source]
         before_s, after_s = settings.source.utc_offset_s, sample.current_utc_offset_s
         realtime_ns = sample.as_of_ns + sample.real_minus_boot_ns
-        if self.leaps.table is None or after_s is None or not sample.time_traceable:
+        if self.leaps.table is None or after_s is None or not sample.time_traceable or sample.clock == "realtime":
             return settings
         if not self.leaps.table.has_changed(before_s, after_s, realtime_ns):
             return settings
@@ -457,6 +475,7 @@ class Ensemble:
         if reading.stepped:
             return self._invalidate_all(Reason.CLOCK_STEPPED)
         if reading.restarted:
+            self._stale_offsets.discard(reading.source)
             return self._invalidate_source(reading.source, Reason.SOURCE_RESTARTED, reading.boottime_ns)
         if reading.change is not None:
             reason = Reason.of_code(reading.change, Reason.PARENT_CHANGED)

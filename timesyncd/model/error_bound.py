@@ -388,6 +388,12 @@ def without_implausible(bound: ErrorBound) -> ErrorBound:
     return invalidated(bound, Reason.IMPLAUSIBLE, ClockStatus.UNKNOWN)
 
 
+def without_utc(bound: ErrorBound, reason: Reason) -> ErrorBound:
+    """The bound, unbounded against UTC for this reason."""
+    nothing = unbounded(reason)
+    return replace(bound, utc_hard=nothing, utc_stat=nothing, utc_status=ClockStatus.UNKNOWN)
+
+
 def invalidated(bound: ErrorBound, reason: Reason, status: ClockStatus) -> ErrorBound:
     """The bound with its identities, and with nothing known: unbounded against each reference, for this reason."""
     nothing = unbounded(reason)

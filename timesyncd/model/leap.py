@@ -108,9 +108,9 @@ def end_of_month_s(realtime_ns: int) -> int:
     return int((day.replace(day=1) + timedelta(days=32)).replace(day=1).timestamp())
 
 
-def doubt_text(leap: Leap, at_s: int, realtime_ns: int, table: LeapTable | None) -> str | None:
+def doubt_text(leap: Leap, at_s: int, table: LeapTable | None) -> str | None:
     """Why a leap second at this midnight is not to be believed; None where nothing speaks against it."""
-    if at_s != end_of_month_s(realtime_ns):
+    if at_s != end_of_month_s((at_s - 1) * NS_PER_S):
         return f"{_date(at_s)} is not the end of a month, and leap seconds are"
     change_s = None if table is None else table.change_at(at_s)
     if change_s is not None:

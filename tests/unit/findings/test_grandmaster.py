@@ -514,13 +514,14 @@ def test_a_port_near_its_limit_is_a_finding(watch: Watch, port: PtpPort, evidenc
         (
             {"leap": "insert"},
             "grandmaster-leap",
-            "it announces that a leap second will be inserted; the UTC offset is 37 s now",
+            "23:59:60 UTC of 2026-03-31 is inserted; the UTC offset is 37 s now",
         ),
         (
             {"leap": "delete", "utc_offset_s": None},
             "grandmaster-leap",
-            "it announces that a leap second will be deleted",
+            "23:59:59 UTC of 2026-03-31 is deleted",
         ),
+        ({"leap": "both"}, "leap-contradiction", "it reports that a leap second is inserted and deleted at once"),
         ({"sensors": [Sensor("fan 1", "fan", None, None, False)]}, "grandmaster-fan", "fan 1: not ok"),
         ({"sensors": [Sensor("PSU 2", "power", 0.0, "V", False)]}, "grandmaster-power", "PSU 2: 0 V"),
         ({"sensors": [Sensor("board", "temperature", 85.5, "C", False)]}, "grandmaster-temperature", "board: 85.5 C"),

@@ -28,16 +28,18 @@ from timesyncd.model.source import Assumption, Refutation
 from timesyncd.sample import KernelSample, NoSample, NoSampleCause, NtpSource, PhcSample, UtcOrigin, UtcSample
 
 CALM = KernelSample("kernel", 0, 0, 0, 0, True, "none", 37, disciplines=("chronyd",))
+#: 2016-12-31T12:00:00Z.
+NOW_NS = 1_483_185_600 * 10**9
 AGREED = Agreement(-1_500, 2_500_000, 1_000)
 
 
 def standing(sample: KernelSample, utc_offset_s: int | None = 37) -> dict[str, str]:
-    return {id: evidence for id, evidence in kernel_conditions(sample, utc_offset_s).items() if evidence is not None}
+    return {id: evidence for id, evidence in kernel_conditions(sample, utc_offset_s, NOW_NS).items() if evidence is not None}
 
 
 def test_one_discipline_and_the_configured_offset_call_for_nothing() -> None:
     """All earlier findings end."""
-    assert kernel_conditions(CALM, 37) == dict.fromkeys(
+    assert kernel_conditions(CALM, 37, NOW_NS) == dict.fromkeys(
         ("two-disciplines", "unknown-discipline", "tai-offset", "kernel-leap")
     )
 
@@ -53,7 +55,7 @@ def test_one_discipline_and_the_configured_offset_call_for_nothing() -> None:
 )
 def test_two_disciplines_are_named(disciplines: tuple[str, ...], evidence: str | None) -> None:
     """More than one daemon that steers CLOCK_REALTIME."""
-    assert kernel_conditions(replace(CALM, disciplines=disciplines), 37)["two-disciplines"] == evidence
+    assert kernel_conditions(replace(CALM, disciplines=disciplines), 37, NOW_NS)["two-disciplines"] == evidence
 
 
 def test_one_that_may_not_steer_is_no_second_discipline() -> None:
@@ -75,15 +77,20 @@ def test_another_tai_offset_than_configured_is_a_finding(
     kernel_offset_s: int, wanted_s: int | None, evidence: str | None
 ) -> None:
     """0 is one of them: it was never set. Where no offset is configured there is no finding."""
-    assert kernel_conditions(replace(CALM, tai_offset_s=kernel_offset_s), wanted_s)["tai-offset"] == evidence
+    assert kernel_conditions(replace(CALM, tai_offset_s=kernel_offset_s), wanted_s, NOW_NS)["tai-offset"] == evidence
 
 
-@pytest.mark.parametrize("leap", ["insert", "delete"])
-def test_an_armed_leap_second_is_a_finding(leap: str) -> None:
-    """Which of the two, and that the clock will step."""
-    (evidence,) = standing(replace(CALM, leap=leap)).values()
-
-    assert evidence == f"the kernel will {leap} a second at the end of the UTC day: CLOCK_REALTIME steps by it"
+@pytest.mark.parametrize(
+    ("leap", "evidence"),
+    [
+        ("insert", "23:59:60 UTC of 2016-12-31 is inserted; CLOCK_REALTIME steps by it"),
+        ("delete", "23:59:59 UTC of 2016-12-31 is deleted; CLOCK_REALTIME steps by it"),
+        ("both", "a second is both inserted and deleted at the end of 2016-12-31 UTC; CLOCK_REALTIME steps by it"),
+    ],
+)
+def test_an_armed_leap_second_is_a_finding(leap: str, evidence: str) -> None:
+    """Its direction and its time."""
+    assert list(standing(replace(CALM, leap=leap)).values()) == [evidence]
 
 
 def test_simultaneous_faults_are_separate_findings() -> None:
@@ -260,6 +267,6 @@ def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
 
 def test_every_finding_is_in_the_catalogue() -> None:
     """An id without an entry could not be published."""
-    ids = {*kernel_conditions(CALM, 37), *(id for id, _ in agreement_conditions(None, ["a"]))}
+    ids = {*kernel_conditions(CALM, 37, NOW_NS), *(id for id, _ in agreement_conditions(None, ["a"]))}
 
     assert ids <= CATALOGUE.keys()

@@ -25,7 +25,7 @@ CALM = KernelSample("kernel", 0, 0, 0, 0, True, "none", 37, disciplines=("chrony
 )  # fmt: skip
 def test_a_clock_that_moves_without_a_known_program_is_a_finding(changes: dict[str, Any], evidence: str | None) -> None:
     """In a container the program is hidden: that is no fault."""
-    assert kernel_conditions(replace(CALM, disciplines=(), **changes), 37)["unknown-discipline"] == evidence
+    assert kernel_conditions(replace(CALM, disciplines=(), **changes), 37, 0)["unknown-discipline"] == evidence
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def ntp_sample(as_of_ns: int) -> UtcSample:
 def test_pitfall_21_tai_offset_0_or_wrong_in_the_kernel_bounds_nothing(tai_offset_s: int) -> None:
     """The daemon reports it, and an armed leap second too; neither the published bound nor the next one depends on it."""
     wrong = replace(KERNEL, tai_offset_s=tai_offset_s, leap="insert")
-    reported = {id for id, evidence in kernel_conditions(wrong, 37).items() if evidence is not None}
+    reported = {id for id, evidence in kernel_conditions(wrong, 37, 0).items() if evidence is not None}
     with_kernel, without = ensemble_of("ptp", "kernel"), ensemble_of("ptp", "kernel")
     fed(with_kernel, **UTC)
     fed(without, **UTC)

@@ -354,7 +354,8 @@ def _kernel(facts: Facts) -> Iterator[CheckResult]:
     yield _steered(sample)
     config = facts.config.config
     offsets = [source.bounds.utc_offset_s for source in config.source] if config is not None else []
-    for id, evidence in kernel_conditions(sample, offsets[0] if offsets else None).items():
+    utc_offset_s = offsets[0] if offsets else None
+    for id, evidence in kernel_conditions(sample, utc_offset_s, facts.realtime_ns).items():
         check = id.replace("-", " ")
         if id in KERNEL_FINDINGS:
             yield (

@@ -1,0 +1,121 @@
+"""Leap seconds: the table, the midnight, and what speaks against one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.errors import Malformed
+from timesyncd.model.leap import (
+    Leap,
+    LeapTable,
+    doubt_text,
+    end_of_day_s,
+    end_of_month_s,
+    parse_leap_seconds,
+    when_text,
+)
+
+#: The last entries of a leap-seconds.list, as tzdata installs it.
+LIST = """\
+#\tATOMIC TIME
+#$ 3676924800
+#@ 3707596800
+3550089600\t35\t# 1 Jul 2012
+3644697600\t36\t# 1 Jul 2015
+3692217600\t37\t# 1 Jan 2017
+#h 5a7b ...
+"""
+TABLE = parse_leap_seconds(LIST)
+
+
+def s(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
+def test_the_list_of_tzdata_is_read() -> None:
+    """NTP seconds become Unix time; the line `#@` is the expiry."""
+    steps = ((s("2012-07-01"), 35), (s("2015-07-01"), 36), (s("2017-01-01"), 37))
+
+    assert TABLE == LeapTable(steps, s("2017-06-28"))
+
+
+@pytest.mark.parametrize("text", ["", "#@ 3707596800\n", LIST.replace("#@", "##"), LIST.replace("\t36", ""), "#@\n"])
+def test_a_list_that_is_none_is_an_error(text: str) -> None:
+    """A table that is cut or empty knows nothing, and is not taken for one that has no leap second."""
+    with pytest.raises(Malformed, match="leap-seconds.list"):
+        parse_leap_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("at", "change_s"),
+    [
+        ("2017-01-01", 1),
+        ("2016-12-31", 0),
+        ("2017-02-01", 0),
+        ("2012-07-01", 0),
+        ("2017-06-28", None),
+        ("2026-01-01", None),
+    ],
+)
+def test_the_table_knows_until_it_expires(at: str, change_s: int | None) -> None:
+    """Beyond that nothing is known; the first entry is where it begins, and no leap second."""
+    assert TABLE.change_at(s(at)) == change_s
+
+
+def test_an_offset_counts_after_its_leap_second() -> None:
+    """From 36 to 37 s at the beginning of 2017, and not before, nor the other way."""
+    midnight_ns = s("2017-01-01") * NS_PER_S
+
+    assert [TABLE.has_changed(36, 37, ns) for ns in (midnight_ns - 1, midnight_ns)] == [False, True]
+    assert not TABLE.has_changed(37, 36, midnight_ns) and not TABLE.has_changed(37, 38, midnight_ns)
+    assert [TABLE.offset_at(s(at)) for at in ("2016-12-31", "2017-01-01", "2026-01-01")] == [36, 37, 37]
+
+
+@pytest.mark.parametrize(
+    ("now", "day", "month"),
+    [
+        ("2016-12-31T23:59:59", "2017-01-01", "2017-01-01"),
+        ("2016-12-31T00:00:00", "2017-01-01", "2017-01-01"),
+        ("2024-02-28T12:00:00", "2024-02-29", "2024-03-01"),
+        ("2026-11-26T07:00:00", "2026-11-27", "2026-12-01"),
+    ],
+)
+def test_the_midnights_at_which_one_is_applied(now: str, day: str, month: str) -> None:
+    """A flag means the end of the UTC day, NTP's indicator that of the month."""
+    assert (end_of_day_s(s(now) * NS_PER_S), end_of_month_s(s(now) * NS_PER_S)) == (s(day), s(month))
+
+
+@pytest.mark.parametrize(
+    ("leap", "at", "table", "doubt"),
+    [
+        (Leap.INSERT, "2017-01-01", TABLE, None),
+        (Leap.DELETE, "2017-01-01", TABLE, "leap-seconds.list has a leap second of +1 s then"),
+        (Leap.INSERT, "2017-02-01", TABLE, "leap-seconds.list has no leap second then"),
+        (Leap.INSERT, "2021-08-21", None, "2021-08-20 is not the end of a month, and leap seconds are"),
+        (Leap.INSERT, "2021-08-21", TABLE, "2021-08-20 is not the end of a month, and leap seconds are"),
+        (Leap.INSERT, "2026-12-01", TABLE, "every leap second so far was at the end of June or December"),
+        (Leap.INSERT, "2027-01-01", TABLE, None),
+        (Leap.INSERT, "2026-07-01", None, None),
+    ],
+)
+def test_what_speaks_against_a_leap_second(leap: Leap, at: str, table: LeapTable | None, doubt: str | None) -> None:
+    """The day, then the table as far as it reaches, then the month."""
+    assert doubt_text(leap, s(at), table) == doubt
+
+
+def test_a_leap_second_has_a_direction_and_a_time() -> None:
+    """The second by its name in UTC, and the day that it ends."""
+    assert when_text(Leap.INSERT, s("2017-01-01")) == "23:59:60 UTC of 2016-12-31 is inserted"
+    assert when_text(Leap.DELETE, s("2017-01-01")) == "23:59:59 UTC of 2016-12-31 is deleted"
+
+
+@pytest.mark.parametrize(
+    ("leap61", "leap59", "leap"),
+    [(False, False, Leap.NONE), (True, False, Leap.INSERT), (False, True, Leap.DELETE), (True, True, Leap.BOTH)],
+)
+def test_the_two_flags(leap61: bool, leap59: bool, leap: Leap) -> None:
+    """Both at once are a contradiction of their own."""
+    assert Leap.of_flags(leap61, leap59) is leap
