@@ -52,6 +52,10 @@ _MAX_ENTRIES = 4096
 _SHORT_GAP_NS = 10 * NS_PER_S
 
 
+#: Each slope of so long a time must exceed an assumption to refute it.
+_STEEP_FOR_NS = 10 * NS_PER_S
+
+
 class Assumption(StrEnum):
     """An assumption of `SourceSettings` that samples can refute; the value is its name in the file."""
 
@@ -185,6 +189,7 @@ class SourceMemory:
         self._first: FilterEntry | None = None
         self._is_full = False
         self._gap: _Gap | None = None
+        self._steep_since_ns: int | None = None
         self._disturbance = SlidingMaximum()
         self._change = SlidingMaximum()
         self._fastest = SlidingMaximum()
@@ -213,7 +218,7 @@ class SourceMemory:
         if sample.path_delay_ns < 0 or not self._is_full:
             return None
         self._check_path_minimum(sample)
-        self._check_drift()
+        self._check_drift(newest)
         self._check_gap(newest)
         bound = self._bound(jump_ns)
         # The clock may have been there at any moment up to the reading.
@@ -300,18 +305,22 @@ class SourceMemory:
         if least_ns < self._assumed[Assumption.PATH_MINIMUM]:
             self._assumed[Assumption.PATH_MINIMUM] = 0
 
-    def _check_drift(self) -> None:
-        """An oscillator that is further off than assumed, by its learned rate or by the window's slope."""
+    def _check_drift(self, newest: FilterEntry) -> None:
+        """
+        An oscillator that is further off than assumed: by its learned rate, or by the window's slope. Noise makes steep
+        slopes, too, so each slope of a while must show it.
+        """
         drift = self._oscillator.drift
-        if drift is not None:
-            rate_ppb, error_ppb = abs(drift.rate_ppb), drift.wander_ppb
-        elif self._steering.frequency_ppb is None:
-            return
-        else:
-            slope_ppb, error_ppb = self._window.slope_ppb()
-            rate_ppb = abs(slope_ppb)
-        if rate_ppb - error_ppb > self._assumed[Assumption.LOCAL_DRIFT]:
-            self.refute(Assumption.LOCAL_DRIFT, math.ceil(rate_ppb + error_ppb))
+        rate_ppb, error_ppb = self._window.slope_ppb() if drift is None else (drift.rate_ppb, drift.wander_ppb)
+        if self._has_been_steep(newest.time_ns, abs(rate_ppb) - error_ppb):
+            self.refute(Assumption.LOCAL_DRIFT, math.ceil(abs(rate_ppb) + error_ppb))
+
+    def _has_been_steep(self, time_ns: int, least_ppb: float) -> bool:
+        if self._steering.frequency_ppb is None or least_ppb <= self._assumed[Assumption.LOCAL_DRIFT]:
+            self._steep_since_ns = None
+            return False
+        self._steep_since_ns = self._steep_since_ns or time_ns
+        return time_ns - self._steep_since_ns >= _STEEP_FOR_NS
 
     def _check_gap(self, newest: FilterEntry) -> None:
         """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from clock_lab import DELAY_NS, Lab, assert_holds, gentle, settled
 from samples import INTERVAL_NS, nth
@@ -15,10 +17,10 @@ SETTINGS = SourceSettings()
 @pytest.mark.parametrize("rate_ppb", [-200_000, -75_870, 75_870, 200_000])
 def test_growth_is_never_below_the_slope_of_the_samples(rate_ppb: int) -> None:
     """
-    An oscillator beyond local_drift_ppb runs free for 35 Syncs, too few to learn its rate; then nothing comes.
+    An oscillator beyond local_drift_ppb runs free for 25 s, too short to learn its rate; then nothing comes.
     """
     memory = SourceMemory(SETTINGS)
-    for index in range(35):
+    for index in range(200):
         true_ns = rate_ppb * index * INTERVAL_NS // NS_PER_S
         bound = memory.accept(nth(index, offset_ns=true_ns, frequency_ppb=0))
     assert bound is not None
@@ -31,6 +33,19 @@ def test_growth_is_never_below_the_slope_of_the_samples(rate_ppb: int) -> None:
     assert refuted.assumption is Assumption.LOCAL_DRIFT
     assert refuted.assumed == SETTINGS.local_drift_ppb
     assert abs(rate_ppb) <= refuted.observed <= abs(rate_ppb) + 3_000
+
+
+def test_noise_refutes_no_drift() -> None:
+    """
+    Timestamps that are off by milliseconds now and then make slopes of 1000 ppm for a second, of either sign.
+    """
+    memory, noise = SourceMemory(SETTINGS), Random(7)
+    for index in range(310):
+        offset_ns = round(noise.gauss(0, 1_000_000)) if index % 4 else 0
+        memory.accept(nth(index, offset_ns=offset_ns, frequency_ppb=0))
+
+    assert memory.drift is None
+    assert memory.refutations == ()
 
 
 def test_a_learned_rate_beyond_the_assumption_is_reported() -> None:
