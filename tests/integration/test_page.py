@@ -130,6 +130,36 @@ async def test_a_lost_source_shows_the_reason_and_its_last_value(page: Page, vie
     assert "no PHC behind it" in shown and shown.count("last known") == 1
 
 
+async def test_a_utc_bound_that_is_not_the_grandmaster_s_gives_its_reason(page: Page, view: FakeView) -> None:
+    """The source that narrowed it is named, and so is a bound that covers sources which contradict each other."""
+    await page.until("status", "SYNCHRONIZED")
+    utc = BoundMessage(bound_ns=9_000, growth_ppb=0, reason="")
+    known = view.node().model_copy(update={"utc": utc, "utc_status": "SYNCHRONIZED"})
+    narrowed = known.model_copy(update={"utc_narrowed_by": ["ntp"], "sequence": 4713})
+    torn = known.model_copy(update={"sources_contradict": True, "sequence": 4714})
+    view.events.publish(StreamEvent("node", narrowed))
+    await page.until("utc", "by ntp")
+    view.events.publish(StreamEvent("node", torn))
+    await page.until("utc", "covers all sources")
+
+
+async def test_without_announce_the_page_names_no_grandmaster(page: Page, view: FakeView) -> None:
+    """That none is followed would be another statement."""
+    await page.until("status", "SYNCHRONIZED")
+    why = Reason.NO_ANNOUNCE
+    unnamed = BoundMessage(bound_ns=None, growth_ppb=0, reason=why.text, reason_code=why.code)
+    changes = {
+        "gm": unnamed,
+        "utc": unnamed,
+        "grandmaster_identity": None,
+        "parent_identity": None,
+        "grandmaster": None,
+    }
+    state = view.node().model_copy(update=changes | {"status": "UNKNOWN", "sequence": 4713})
+    view.events.publish(StreamEvent("node", state))
+    await page.until("reference", "grandmaster unknown: no Announce")
+
+
 async def test_a_node_that_ntp_keeps_shows_utc_first(page: Page, view: FakeView) -> None:
     """Its UTC bound is the large one, and a missing grandmaster is no fault."""
     await page.until("status", "SYNCHRONIZED")
