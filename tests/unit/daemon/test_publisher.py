@@ -293,6 +293,34 @@ def test_a_condition_holds_until_it_is_withdrawn(watching: Watching) -> None:
     assert watching.standing() == []
 
 
+@pytest.mark.parametrize(
+    ("leap61", "leap59", "ids"),
+    [
+        (True, False, {"leap-announced", "leap-unexpected"}),
+        (False, True, {"leap-announced", "leap-unexpected"}),
+        (True, True, {"leap-announced", "leap-unexpected", "leap-contradiction"}),
+        (False, False, set()),
+    ],
+)
+def test_a_leap_second_that_announce_carries_is_a_finding(
+    watching: Watching, leap61: bool, leap59: bool, ids: set[str]
+) -> None:
+    """On 14 November 2023, when none was due; it ends with the flag."""
+    watching.poll()
+    flagged = replace(HEALTHY, as_of_ns=watching.clocks.boottime_ns(), leap61=leap61, leap59=leap59)
+    watching.view.update(Observation(flagged, None))
+    watching.clocks.advance(10 * NS_PER_S)
+    watching.publisher.tick()
+    announced = watching.publisher.findings()
+    watching.poll()
+
+    assert {finding.id for finding in announced if finding.id.startswith("leap")} == ids
+    assert all(
+        "2023-11-14" in finding.evidence for finding in announced if finding.id in ("leap-announced", "leap-unexpected")
+    )
+    assert all(finding.until_realtime_ns is not None for finding in watching.publisher.findings())
+
+
 def test_ended_findings_expire_without_a_reader(watching: Watching) -> None:
     """A daemon without a page lives for months."""
     watching.publisher.add_occurrence("phase-jump", "ptp", "once")
