@@ -1,0 +1,108 @@
+"""A second source of UTC that shares the first one's error, against the truth: chronyd behind a lopsided PTP path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from chain import Chain, Instant
+from samples import GRANDMASTER_IDENTITY, HEALTHY
+from scenarios import BY_NAME
+
+from timesyncd.bound import ErrorBound
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.replay import TraceRow
+from timesyncd.sample import ClockSample, PortState, UtcOrigin, UtcSample
+
+SECONDS = 300
+
+#: What chronyd takes for its error: the jitter of its reference, and nothing of the path that is 10 us lopsided.
+OWN_ERROR_NS = 1_000
+
+
+def ptp_sample(row: TraceRow, last_ns: int) -> ClockSample:
+    assert row.offset_ns is not None and row.path_delay_ns is not None
+    return replace(
+        HEALTHY,
+        as_of_ns=last_ns,
+        read_ns=row.t_ns,
+        real_minus_boot_ns=0,
+        offset_ns=row.offset_ns,
+        path_delay_ns=row.path_delay_ns,
+        ingress_time_ns=row.t_ns,
+        port_state=row.port_state or PortState.SLAVE,
+        grandmaster_identity=GRANDMASTER_IDENTITY,
+        clock_class=row.clock_class or 248,
+        clock_accuracy=row.clock_accuracy or 0xFE,
+        ptp_timescale=True,
+        time_traceable=True,
+        current_utc_offset_s=37,
+        sync_interval_ns=NS_PER_S,
+        delay_interval_ns=NS_PER_S,
+        delay_requests_sent=None,
+        delay_responses_received=None,
+        frequency_ppb=None if row.freq_ppb is None else -row.freq_ppb,
+    )
+
+
+def chrony_sample(row: TraceRow, origin: UtcOrigin) -> UtcSample:
+    """chronyd measures the clock along the same path, and so sees the same offset."""
+    return UtcSample(
+        "utc", row.t_ns, 0, row.offset_ns or 0, OWN_ERROR_NS, 1_000, "PHC0", 1, "none", 0, OWN_ERROR_NS, origin=origin
+    )
+
+
+def judged(ensemble: Ensemble, origin: UtcOrigin, seed: int) -> Iterator[tuple[Instant, ErrorBound]]:
+    """
+    Each moment with the bound that is published then, once PTP has one: before that chronyd's word stands alone.
+    """
+    bound, last = None, None
+    for instant in Chain(BY_NAME["lopsided"], seed, SECONDS).instants():
+        row = instant.row
+        if instant.is_reading and row.offset_ns is not None and row.path_delay_ns is not None:
+            if last is not None and row.port_state is PortState.SLAVE and row.offset_ns != last.offset_ns:
+                bound = ensemble.accept(ptp_sample(row, last.t_ns)).bound or bound
+                bound = ensemble.accept(chrony_sample(row, origin)).bound or bound
+            last = row
+        if bound is not None and ensemble.source_bound("ptp") is not None and not instant.blind:
+            yield instant, bound
+
+
+def missed(ensemble: Ensemble, origin: UtcOrigin, seed: int) -> float:
+    """The share of moments at which the published UTC interval does not contain the true time."""
+    found = []
+    for instant, bound in judged(ensemble, origin, seed):
+        width_ns = bound.utc_hard.at(max(0, instant.row.t_ns - bound.as_of_ns))
+        found.append(width_ns is not None and abs(instant.utc_error_ns) > width_ns)
+    assert len(found) > SECONDS // 2
+    return sum(found) / len(found)
+
+
+def of_two(*declared: str) -> Ensemble:
+    return Ensemble({"ptp": EnsembleSettings(), "utc": EnsembleSettings(independent_of=frozenset(declared))})
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("origin", [UtcOrigin.PHC, UtcOrigin.REFCLOCK, UtcOrigin.NETWORK])
+def test_the_truth_is_within_utc_beside_a_source_that_follows_ptp(origin: UtcOrigin, seed: int) -> None:
+    """
+    timemaster's set-up, a reference clock of any name, and a server that follows the same grandmaster: chronyd is sure
+    to 1 us, and wrong by 10.
+    """
+    ensemble = of_two()
+
+    assert missed(ensemble, origin, seed) == 0
+    assert ensemble.agreement is None or ensemble.agreement.narrowed_by == ()
+
+
+def test_a_source_that_is_wrongly_declared_independent_cannot_be_told() -> None:
+    """Its server follows our grandmaster and does not report it, so the declaration narrows the bound to a wrong one."""
+    assert missed(of_two("ptp"), UtcOrigin.NETWORK, 1) > 0.5
+
+
+def test_a_declaration_makes_no_second_opinion_of_a_phc() -> None:
+    """Whatever the configuration says, chronyd behind a PHC gives no bound."""
+    assert missed(of_two("ptp"), UtcOrigin.PHC, 1) == 0
