@@ -288,7 +288,7 @@ class Ptp4l:
         except OSError as error:
             raise Unreachable(f"{self._server}: {error.strerror}") from error
         identity = self._client.clock_identity if self._client else None
-        before, self._instance = self._instance, (file.st_dev, file.st_ino, file.st_ctime_ns, identity)
+        before, self._instance = self._instance, (file.st_dev, file.st_ino, file.st_mtime_ns, identity)
         return before not in (None, self._instance)
 
     def _set_poll_interval(self) -> None:

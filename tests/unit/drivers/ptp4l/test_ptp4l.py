@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -458,6 +459,18 @@ async def test_a_restart_is_followed(server: ScriptedPtp4l, identity: str) -> No
     await driver.close()
 
     assert (reported.restarted, taken.offset_ns) == (True, 9)
+
+
+async def test_other_rights_on_the_socket_are_no_restart(server: ScriptedPtp4l) -> None:
+    """An operator who lets a group use the socket does not restart ptp4l."""
+    driver = await primed(server, FakeClocks())
+    time.sleep(0.02)
+    server.path.chmod(0o660)
+    server.script.sync(3)
+    taken = await sample(driver)
+    await driver.close()
+
+    assert taken.offset_ns == 3
 
 
 async def test_a_time_out_is_no_restart(server: ScriptedPtp4l) -> None:
