@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from timesyncd.bound import Reason
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.grandmaster_history import GrandmasterHistory, qualifications, selected_reference
+from timesyncd.findings.leap import half_year_end_s
 from timesyncd.findings.text import antenna_text, is_locked, state_text, utc_text
 from timesyncd.messages.node import OK, GrandmasterState
-from timesyncd.model.leap import Leap, end_of_month_s, when_text
+from timesyncd.model.leap import Leap, when_text
 from timesyncd.sample import Alarm, PtpPort, Sensor
 
 #: A time fix needs four satellites; a SyncServer S6x0 counts satellites below 37 dB-Hz as weak.
@@ -167,7 +168,8 @@ def _crowd_text(port: PtpPort) -> str | None:
 def _leap(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> Iterator[Symptom]:
     if grandmaster.leap in ("insert", "delete"):
         now = "" if grandmaster.utc_offset_s is None else f"; the UTC offset is {grandmaster.utc_offset_s} s now"
-        yield Symptom("grandmaster-leap", when_text(Leap(grandmaster.leap), end_of_month_s(now_ns)) + now)
+        when = when_text(Leap(grandmaster.leap), half_year_end_s(now_ns))
+        yield Symptom("grandmaster-leap", f"{when}, if at the usual time{now}")
     elif grandmaster.leap == "both":
         yield Symptom("leap-contradiction", "it reports that a leap second is inserted and deleted at once")
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.catalogue import Judgement
 from timesyncd.messages.node import OK, GrandmasterState, NodeState, SourceState
-from timesyncd.model.leap import Leap, LeapTable, doubt_text, end_of_day_s, end_of_month_s, when_text
+from timesyncd.model.leap import (
+    Leap,
+    LeapTable,
+    doubt_text,
+    end_of_day_s,
+    end_of_half_year_s,
+    end_of_month_s,
+    when_text,
+)
 
 #: For so long after midnight a flag may still be set: Announce clears it within two intervals, an NTP server with its next reply.
 CLEARED_WITHIN_NS = 120 * NS_PER_S
@@ -99,12 +107,17 @@ def _of_grandmaster(grandmaster: GrandmasterState, realtime_ns: int) -> LeapClai
     if leap is None or not grandmaster.reachable:
         return None
     name = grandmaster.name
-    return LeapClaim(name, f"{name} itself", "grandmaster", leap, _month_end_s(realtime_ns))
+    return LeapClaim(name, f"{name} itself", "grandmaster", leap, half_year_end_s(realtime_ns))
 
 
 def _day_end_s(realtime_ns: int) -> int:
     """The midnight that a flag means: the one that has just passed, while the flag may not be cleared yet."""
     return end_of_day_s(realtime_ns - CLEARED_WITHIN_NS)
+
+
+def half_year_end_s(realtime_ns: int) -> int:
+    """GNSS announces a leap second months ahead, and a grandmaster does not report the day: it is the usual one."""
+    return end_of_half_year_s(realtime_ns - CLEARED_WITHIN_NS)
 
 
 def _month_end_s(realtime_ns: int) -> int:

@@ -108,6 +108,12 @@ def end_of_month_s(realtime_ns: int) -> int:
     return int((day.replace(day=1) + timedelta(days=32)).replace(day=1).timestamp())
 
 
+def end_of_half_year_s(realtime_ns: int) -> int:
+    """The Unix time at which the next half-year begins in UTC: every leap second so far was then."""
+    now = datetime.fromtimestamp(realtime_ns // NS_PER_S, UTC)
+    return int(datetime(now.year + now.month // 7, 7 if now.month < 7 else 1, 1, tzinfo=UTC).timestamp())
+
+
 def doubt_text(leap: Leap, at_s: int, table: LeapTable | None) -> str | None:
     """Why a leap second at this midnight is not to be believed; None where nothing speaks against it."""
     if at_s != end_of_month_s((at_s - 1) * NS_PER_S):

@@ -514,12 +514,12 @@ def test_a_port_near_its_limit_is_a_finding(watch: Watch, port: PtpPort, evidenc
         (
             {"leap": "insert"},
             "grandmaster-leap",
-            "23:59:60 UTC of 2026-03-31 is inserted; the UTC offset is 37 s now",
+            "23:59:60 UTC of 2026-06-30 is inserted, if at the usual time; the UTC offset is 37 s now",
         ),
         (
             {"leap": "delete", "utc_offset_s": None},
             "grandmaster-leap",
-            "23:59:59 UTC of 2026-03-31 is deleted",
+            "23:59:59 UTC of 2026-06-30 is deleted, if at the usual time",
         ),
         ({"leap": "both"}, "leap-contradiction", "it reports that a leap second is inserted and deleted at once"),
         ({"sensors": [Sensor("fan 1", "fan", None, None, False)]}, "grandmaster-fan", "fan 1: not ok"),

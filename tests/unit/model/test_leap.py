@@ -13,6 +13,7 @@ from timesyncd.model.leap import (
     LeapTable,
     doubt_text,
     end_of_day_s,
+    end_of_half_year_s,
     end_of_month_s,
     parse_leap_seconds,
     when_text,
@@ -75,17 +76,21 @@ def test_an_offset_counts_after_its_leap_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "day", "month"),
+    ("now", "day", "month", "half_year"),
     [
-        ("2016-12-31T23:59:59", "2017-01-01", "2017-01-01"),
-        ("2016-12-31T00:00:00", "2017-01-01", "2017-01-01"),
-        ("2024-02-28T12:00:00", "2024-02-29", "2024-03-01"),
-        ("2026-11-26T07:00:00", "2026-11-27", "2026-12-01"),
+        ("2016-12-31T23:59:59", "2017-01-01", "2017-01-01", "2017-01-01"),
+        ("2016-12-31T00:00:00", "2017-01-01", "2017-01-01", "2017-01-01"),
+        ("2024-02-28T12:00:00", "2024-02-29", "2024-03-01", "2024-07-01"),
+        ("2024-06-30T23:00:00", "2024-07-01", "2024-07-01", "2024-07-01"),
+        ("2024-07-01T00:00:00", "2024-07-02", "2024-08-01", "2025-01-01"),
+        ("2026-11-26T07:00:00", "2026-11-27", "2026-12-01", "2027-01-01"),
     ],
 )
-def test_the_midnights_at_which_one_is_applied(now: str, day: str, month: str) -> None:
-    """A flag means the end of the UTC day, NTP's indicator that of the month."""
-    assert (end_of_day_s(s(now) * NS_PER_S), end_of_month_s(s(now) * NS_PER_S)) == (s(day), s(month))
+def test_the_midnights_at_which_one_is_applied(now: str, day: str, month: str, half_year: str) -> None:
+    """A flag means the end of the UTC day, NTP's indicator that of the month, and GNSS knows one months ahead."""
+    ends = [end(s(now) * NS_PER_S) for end in (end_of_day_s, end_of_month_s, end_of_half_year_s)]
+
+    assert ends == [s(day), s(month), s(half_year)]
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ const clockFacts = (grandmaster) => [
   ["domain", valueCell(grandmaster.domain)],
   ["time source", valueCell(TIME_SOURCES[grandmaster.time_source] ?? grandmaster.time_source)],
   ["TAI − UTC", valueCell(grandmaster.utc_offset_s === null ? null : `${grandmaster.utc_offset_s} s`)],
-  ["leap second", ["insert", "delete", "both"].includes(grandmaster.leap) ? { text: `▲ ${grandmaster.leap} at the end of the month`, className: "warn" } : valueCell(grandmaster.leap)],
+  ["leap second", ["insert", "delete", "both"].includes(grandmaster.leap) ? { text: `▲ ${grandmaster.leap} announced`, className: "warn" } : valueCell(grandmaster.leap)],
   ["time traceable", yesNo(grandmaster.time_traceable)],
   ["frequency traceable", yesNo(grandmaster.frequency_traceable)],
   ["steps removed", valueCell(grandmaster.steps_removed)],
