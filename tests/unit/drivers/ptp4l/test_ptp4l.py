@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import struct
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -464,7 +463,7 @@ async def test_a_restart_is_followed(server: ScriptedPtp4l, identity: str) -> No
 async def test_other_rights_on_the_socket_are_no_restart(server: ScriptedPtp4l) -> None:
     """An operator who lets a group use the socket does not restart ptp4l."""
     driver = await primed(server, FakeClocks())
-    time.sleep(0.02)
+    await asyncio.sleep(0.02)  # the file system counts in ticks of some milliseconds
     server.path.chmod(0o660)
     server.script.sync(3)
     taken = await sample(driver)
