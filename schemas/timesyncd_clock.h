@@ -45,7 +45,7 @@ extern "C" {
 
 #define TIMESYNCD_DEFAULT_PATH "/run/timesyncd/clock"
 #define TIMESYNCD_MAGIC INT64_C(0x6b6c63636e797374)
-#define TIMESYNCD_LAYOUT_VERSION 2
+#define TIMESYNCD_LAYOUT_VERSION 3
 #define TIMESYNCD_ABSENT INT64_MIN
 #define TIMESYNCD_STEP_TOLERANCE_NS 2000
 #define TIMESYNCD_TRIES 64
@@ -67,7 +67,8 @@ enum {
 /* What makes up the parent's hard bound, one word each, in their order. */
 #define TIMESYNCD_TERMS(X)                                                                                     \
     X(OFFSET) X(PATH_DELAY) X(PATH_MEMORY) X(GRANULARITY) X(STEP_TOLERANCE)                                    \
-    X(ASYMMETRY_UNCERTAINTY) X(READING_AGE) X(PHC_READING) X(PHC_TO_SYSTEM) X(SINCE_SAMPLE)
+    X(ASYMMETRY_UNCERTAINTY) X(READING_AGE) X(PHC_READING) X(PHC_TO_SYSTEM) X(SINCE_SAMPLE)                    \
+    X(PHC_AGE)
 
 /* Words of the payload, as timesyncd_read() gives it. */
 #define TIMESYNCD_BOUND_WORDS(name) \

@@ -104,6 +104,7 @@ def test_the_header_is_drawn_as_it_is() -> None:
     assert drawn == HEADER
     assert f"`{clock_segment.MAGIC:#x}`" in TEXT
     assert f"| 8 | `layout_version` | | | {clock_segment.LAYOUT_VERSION} |" in TEXT
+    assert f"## Layout (version {clock_segment.LAYOUT_VERSION})" in TEXT
 
 
 @pytest.mark.parametrize("name", sorted(set(PAYLOAD_NAMES) - SPECIAL))
