@@ -27,7 +27,7 @@ from timesyncd.model.error_bound import (
     without_utc,
 )
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
-from timesyncd.model.leap import Leap, LeapTable, LeapWatch
+from timesyncd.model.leap import Leap, LeapTable, LeapWatch, is_around_month_end
 from timesyncd.model.oscillator import Drift
 from timesyncd.model.phc import PhcLink, PhcMemory, SyncCrossing
 from timesyncd.model.selection import Agreement, Claim, agree
@@ -550,7 +550,11 @@ def _leap_of(reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSam
     match reading:
         case ClockSample():
             return Leap.of_flags(reading.leap61, reading.leap59)
-        case UtcSample() | KernelSample():
+        case UtcSample():
+            # NTP announces the end of the month, and may do so for all of it.
+            now = is_around_month_end(reading.as_of_ns + reading.real_minus_boot_ns)
+            return _LEAPS.get(reading.leap, Leap.NONE) if now else Leap.NONE
+        case KernelSample():
             return _LEAPS.get(reading.leap, Leap.NONE)
     return None
 

@@ -108,6 +108,11 @@ def end_of_month_s(realtime_ns: int) -> int:
     return int((day.replace(day=1) + timedelta(days=32)).replace(day=1).timestamp())
 
 
+def is_around_month_end(realtime_ns: int) -> bool:
+    """Whether this UTC day ends a month, or began one so lately that a flag may still mean that midnight."""
+    return any(end_of_day_s(ns) == end_of_month_s(ns) for ns in (realtime_ns, realtime_ns - AMBIGUOUS_AFTER_NS))
+
+
 def end_of_half_year_s(realtime_ns: int) -> int:
     """The Unix time at which the next half-year begins in UTC: every leap second so far was then."""
     now = datetime.fromtimestamp(realtime_ns // NS_PER_S, UTC)

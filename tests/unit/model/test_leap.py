@@ -8,6 +8,8 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.leap import (
     Leap,
     LeapTable,
@@ -18,6 +20,7 @@ from timesyncd.model.leap import (
     parse_leap_seconds,
     when_text,
 )
+from timesyncd.sample import UtcSample
 
 #: The last entries of a leap-seconds.list, as tzdata installs it.
 LIST = """\
@@ -124,3 +127,28 @@ def test_a_leap_second_has_a_direction_and_a_time() -> None:
 def test_the_two_flags(leap61: bool, leap59: bool, leap: Leap) -> None:
     """Both at once are a contradiction of their own."""
     assert Leap.of_flags(leap61, leap59) is leap
+
+
+@pytest.mark.parametrize(
+    ("at", "limit_s", "wider_s"),
+    [
+        ("2016-12-15T23:50:00", 1_000, 0),
+        ("2016-12-15T01:00:00", 1_000, 0),
+        ("2016-12-31T12:00:00", 1_000, 0),
+        ("2016-12-31T23:50:00", 598, 0),
+        ("2017-01-01T00:05:00", 300, 1),
+        ("2017-01-01T05:59:59", 1_000, 1),
+        ("2017-01-01T06:00:00", 1_000, 0),
+    ],
+)
+def test_what_ntp_announces_all_month_limits_its_last_midnight_alone(at: str, limit_s: int, wider_s: int) -> None:
+    """Its indicator means the end of the month, so on other days the bound claims as much as ever."""
+    realtime_ns, boottime_ns = s(at) * NS_PER_S, 10**15
+    sample = UtcSample(
+        "ntp", boottime_ns, realtime_ns - boottime_ns, 0, 1_000_000, 1_000, "10.0.0.1", 2, "insert", 1, 1
+    )
+    bound = Ensemble({"ntp": EnsembleSettings()}).accept(sample).bound
+
+    assert bound is not None
+    assert bound.void_after_ns == limit_s * NS_PER_S
+    assert bound.utc_hard.bound_ns == 1_000_000 + wider_s * NS_PER_S
