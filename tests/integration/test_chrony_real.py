@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -290,6 +291,43 @@ async def test_the_sign_of_a_source_s_offset(pair: ChronyPair, tmp_path: Path) -
     await driver.close()
 
     assert max(offsets, key=abs) == pytest.approx(stepped, rel=0.05)
+
+
+#: chronyd's sock_sample: time (two longs), offset in s, pulse, leap, padding, and "SOCK".
+SOCK_SAMPLE = struct.Struct("qqdiiii")
+
+
+@pytest.mark.parametrize("refid", ["GPS", "PHC0"])
+async def test_a_reference_clock_counts_where_it_is_declared(refid: str, tmp_path: Path) -> None:
+    """
+    A real refclock, of which chronyd reports its mode and reference id: undeclared it bounds nothing, declared it does,
+    and one that is named like a PHC never does.
+    """
+    with tempfile.TemporaryDirectory(prefix="chrony-") as short:
+        feed = Path(short) / "feed"
+        chronyd = Chronyd(Path(short) / "d", ["port 0", f"refclock SOCK {feed} refid {refid} poll 0 precision 1e-6"])
+        chronyd.start()
+        gps = {"GPS": {"gps": True, "error_ns": 5_000}}
+        address = written(chronyd, "udp")
+        declared = Chrony("utc", ChronyOptions.model_validate({"address": address, "refclocks": gps}), tmp_path)
+        try:
+            await asyncio.gather(declared.open(), (undeclared := driver_of(address, tmp_path)).open())
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+                deadline = time.monotonic() + 60
+                while not isinstance(counted := await polled(declared), UtcSample):
+                    assert time.monotonic() < deadline, counted
+                    seconds, ns = divmod(time.time_ns(), 1_000_000_000)
+                    receiver.sendto(SOCK_SAMPLE.pack(seconds, ns // 1000, 0.0, 0, 0, 0, 0x534F434B), str(feed))
+                    await asyncio.sleep(0.1)
+            uncounted = await polled(undeclared)
+            await asyncio.gather(declared.close(), undeclared.close())
+        finally:
+            chronyd.end(signal.SIGKILL)
+
+    assert isinstance(uncounted, UtcSample)
+    assert (counted.reference, counted.ntp_sources[0].kind, counted.ntp_sources[0].name) == (refid, "refclock", refid)
+    origins = {"GPS": ("receiver", "refclock"), "PHC0": ("phc", "phc")}
+    assert (counted.origin, uncounted.origin) == origins[refid]
 
 
 async def test_killed_and_started_again(pair: ChronyPair, tmp_path: Path) -> None:
