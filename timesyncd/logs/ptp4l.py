@@ -8,7 +8,7 @@ invalid.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -122,7 +122,7 @@ class Ptp4lLog:
 
     def __init__(self, name: str, instances: Instances, report: LogReport, port: str | None = None) -> None:
         self._name, self._instances, self._report, self._port = name, instances, report, port
-        self._trackers: dict[Instance, _Instance] = {}
+        self._trackers: defaultdict[Instance, _Instance] = defaultdict(_Instance)
         self._current: Instance | None = None
 
     def rows(self, entries: Iterable[Entry]) -> Iterator[tuple[str, TraceRow]]:
@@ -170,7 +170,7 @@ class Ptp4lLog:
         if isinstance(message, (Measurement, Summary)) and not self._select(instance, entry.line, time):
             report.other_instances += 1
             return None
-        tracker = self._trackers.setdefault(instance, _Instance())
+        tracker = self._trackers[instance]
         if tracker.is_repeated(time.t_s, entry.text):
             report.duplicates += 1
             return None
@@ -187,7 +187,7 @@ class Ptp4lLog:
             self._instances.check(line)
             if self._current is not None:
                 self._report.restarts += 1
-                self._trackers.setdefault(instance, _Instance()).pending = TraceEvent.RESTARTED
+                self._trackers[instance].pending = TraceEvent.RESTARTED
             self._current = instance
         return True
 
