@@ -32,6 +32,8 @@ _CHUNK, _BATCH = 1 << 16, 1_000
 #: A longer line is cut and reported as an error: otherwise a binary file could be one line.
 _LONGEST_LINE = 1 << 16
 
+_NO_LOG = "no line is one of a log of ptp4l, phc2sys or chronyd either"
+
 #: Receives the amount that is done: bytes or rows.
 OnProgress = Callable[[int], None]
 
@@ -77,8 +79,8 @@ def _replay_file(args: Namespace) -> int:
         with _opened(args.trace, name) as stream, _progress(_size(stream)) as on_progress:
             source = _Lines(stream, name, on_progress, output.flush)
             kind, lines = _kind(args, source)
-            if kind is Kind.CSV:
-                _replay_csv(lines, name, output)
+            if kind in (None, Kind.CSV):
+                _replay_csv(lines, name, output, is_recognized=kind is not None)
             else:
                 _replay_log(lines, name, kind, args, output)
         output.flush()
@@ -89,8 +91,11 @@ def _replay_file(args: Namespace) -> int:
     return 0
 
 
-def _replay_csv(lines: Iterable[str], name: str, output: Output) -> None:
-    rows = read_trace(lines, name)
+def _replay_csv(lines: Iterable[str], name: str, output: Output, is_recognized: bool) -> None:
+    try:
+        rows = read_trace(lines, name)
+    except TraceError as error:
+        raise error if is_recognized else TraceError(f"{error}; {_NO_LOG}") from error
     output.begin(Kind.CSV)
     put, take = output.put, Replay().accept
     for t_s, row in rows:
@@ -109,9 +114,9 @@ def _replay_log(lines: Iterable[str], name: str, kind: Kind, args: Namespace, ou
     output.summarize(name, kind, report)
 
 
-def _kind(args: Namespace, source: _Lines) -> tuple[Kind, Iterator[str]]:
+def _kind(args: Namespace, source: _Lines) -> tuple[Kind | None, Iterator[str]]:
     """
-    What the file holds, and its lines.
+    What the file holds (None: no line shows it), and its lines.
 
     A log in a regular file is read twice, so that several instances in it are found before the first row is written.
     Raises TraceError and ConfigError.
@@ -122,7 +127,8 @@ def _kind(args: Namespace, source: _Lines) -> tuple[Kind, Iterator[str]]:
         lines = source.again()
     elif kind is None:
         kind, lines = peek_kind(lines)
-    kind = kind or Kind.CSV
+    if kind is None:
+        return None, lines
     if kind is not Kind.PTP4L and args.port is not None:
         raise ConfigError(f"replay: --port is for a log of ptp4l, and {source.name} is {kind}")
     if kind in (Kind.CSV, Kind.CHRONY_TRACKING) and args.instance is not None:

@@ -25,6 +25,7 @@ from timesyncd.store.writer import Store
 
 HEADER = "t_s,offset_ns,path_delay_ns,freq_ppb,port_state,gm_present,clock_class,clock_accuracy"
 REPLAYED_HEADER = "t_s,status,gm_hard_ns,gm_stat_ns,utc_hard_ns,utc_stat_ns"
+NO_LOG = "; no line is one of a log of ptp4l, phc2sys or chronyd either"
 COMMAND = [sys.executable, "-m", "timesyncd", "replay"]
 
 #: As a shell has it, whose programs keep what they write until there is much of it.
@@ -142,12 +143,12 @@ def test_the_rows_before_an_error_are_written(trace: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("content", "printed"),
     [
-        (b"", "1: no header; a trace begins with " + HEADER),
+        (b"", "1: no header; a trace begins with " + HEADER + NO_LOG),
         (HEADER.encode() + b"\n1.5,12", "2: 2 cells, where the header has 8: is the line cut off?"),
         (HEADER.encode() + b"\n" + bytes(8), "2: 1 cells, where the header has 8: is the line cut off?"),
         (HEADER.encode() + b"\n1,\xff,3,4,SLAVE,true,6,33\n", "2: offset_ns = '\ufffd' is not a number"),
         (HEADER.encode() + b"\n1,1\x00,3,4,SLAVE,true,6,33\n", "2: offset_ns = '1\\x00' is not a number"),
-        (b"\x7fELF\x02\x01\x01\x00\n\x00", "1: the header has no " + HEADER.replace(",", ", ") + "; a trace begins with " + HEADER),
+        (b"\x7fELF\x02\x01\x01\x00\n\x00", "1: the header has no " + HEADER.replace(",", ", ") + "; a trace begins with " + HEADER + NO_LOG),
         (HEADER.encode() + b"\n" + b"x" * 1_000_000, "2: 1 cells, where the header has 8: is the line cut off?"),
     ],
 )  # fmt: skip

@@ -197,6 +197,18 @@ def test_another_boot_is_another_instance(tmp_path: Path, capsys: pytest.Capture
     assert [rows[0]["t_s"], rows[-1]["t_s"]] == ["0.634", "59.634"]
 
 
+def test_the_journal_s_boot_id_tells_boots_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the pid is the same in both, and no line marks the reboot."""
+    entry = {"SYSLOG_IDENTIFIER": "ptp4l", "_PID": "383", "_HOSTNAME": "node1"}
+    lines = [
+        json.dumps(entry | {"MESSAGE": sync(second).partition("383]: ")[2], "_BOOT_ID": boot})
+        for boot in ("aa", "bb")
+        for second in range(30)
+    ]
+
+    assert "'node1 ptp4l[383] boot 1', 'node1 ptp4l[383] boot 2'" in refused(capsys, written(tmp_path, *lines))
+
+
 def test_time_that_goes_back_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It names the line and both times."""
     error = refused(capsys, written(tmp_path, *map(sync, range(30, 60)), sync(12)))
