@@ -54,16 +54,26 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 def _process(folder: Path, comms: frozenset[str]) -> Process | None:
     """The process, if it has one of these names; None also if it has just ended."""
     try:
-        comm = (folder / "comm").read_text(errors="replace").strip()
-        line = (folder / "cmdline").read_text(errors="replace")
+        comm, line = _head(f"{folder}/comm").strip(), _head(f"{folder}/cmdline")
     except OSError:
         return None
+    if not line:
+        return None  # a thread of the kernel
     process = Process(int(folder.name), comm, tuple(line.rstrip("\0").split("\0")))
     program = program_of(process)
     if program is None or comms.isdisjoint((comm, Path(process.command[0]).name[:15])):
         return None
     path = program.config(process)
     return process if path is None else replace(process, config=_file_of(folder, Path(path)))
+
+
+def _head(path: str) -> str:
+    """The beginning of a file; by system calls alone, since a node may have thousands of processes. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _LARGEST_CONFIG).decode(errors="replace")
+    finally:
+        os.close(fd)
 
 
 def _file_of(folder: Path, path: Path) -> str | None:

@@ -412,7 +412,7 @@ class RecordingLibc:
 
 
 async def test_nothing_is_set(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device is opened for reading, and every adjtimex and clock_adjtime comes with modes 0."""
+    """The device, and each file of a process, is opened for reading; every adjtimex and clock_adjtime comes with modes 0."""
     flags: list[int] = []
     libc, real_open = RecordingLibc(), os.open
 
@@ -426,7 +426,7 @@ async def test_nothing_is_set(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None
     await sample(lab.driver(machine=machine))
     await sample(lab.driver(Phc2sys, machine=machine))
 
-    assert [how & os.O_ACCMODE for how in flags] == [os.O_RDONLY] * 2
+    assert len(flags) >= 2 and {how & os.O_ACCMODE for how in flags} == {os.O_RDONLY}
     assert libc.modes == [0] * 4
 
 
