@@ -34,7 +34,9 @@ AGREED = Agreement(-1_500, 2_500_000, 1_000)
 
 
 def standing(sample: KernelSample, utc_offset_s: int | None = 37) -> dict[str, str]:
-    return {id: evidence for id, evidence in kernel_conditions(sample, utc_offset_s, NOW_NS).items() if evidence is not None}
+    return {
+        id: evidence for id, evidence in kernel_conditions(sample, utc_offset_s, NOW_NS).items() if evidence is not None
+    }
 
 
 def test_one_discipline_and_the_configured_offset_call_for_nothing() -> None:
