@@ -45,7 +45,7 @@ from timesyncd.messages.jobs import MarkBatch, PolicyRequest
 from timesyncd.messages.node import GrandmasterState, Ordered
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.grandmaster import GrandmasterAssessment, GrandmasterMemory, StoredLock
-from timesyncd.model.leap import parse_leap_seconds
+from timesyncd.model.leap import LeapTable, parse_leap_seconds
 from timesyncd.model.observation import Observation
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistoryConfirmer, HistorySender
@@ -413,13 +413,7 @@ class Daemon:
         if self._leap_table_read_ns is not None and now_ns - self._leap_table_read_ns < NS_PER_DAY:
             return
         self._leap_table_read_ns = now_ns
-        try:
-            table = parse_leap_seconds(LEAP_SECONDS_LIST.read_text())
-        except OSError:
-            return
-        except Malformed as error:
-            log.warning("%s: %s", LEAP_SECONDS_LIST, error)
-            return
+        table = leap_table_of(LEAP_SECONDS_LIST)
         self._ensemble.leaps.table = self._publisher.leap_table = table
 
     def _check_suspend(self) -> None:
@@ -483,6 +477,17 @@ class Daemon:
         if self._parts.mqtt is not None:
             for stored in self._confirmer.due(self._clocks.boottime_ns()):
                 self._parts.mqtt.publish(stored)
+
+
+def leap_table_of(path: Path) -> LeapTable | None:
+    """The leap seconds that this file has; None, with a log line unless it does not exist, where it cannot be used."""
+    try:
+        return parse_leap_seconds(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, Malformed) as error:
+        log.warning("%s: %s; leap seconds are judged by their dates alone", path, error)
+        return None
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:

@@ -581,6 +581,16 @@ CONTRADICTIONS = [
         "time traceable: the grandmaster reports no, nodes receive yes (node-a)",
     ),
     (
+        {"leap": "none"},
+        {"leap": "insert"},
+        "leap second: the grandmaster reports none, nodes receive an insertion (node-a)",
+    ),
+    (
+        {"leap": "insert"},
+        {"leap": "delete"},
+        "leap second: the grandmaster reports an insertion, nodes receive a deletion (node-a)",
+    ),
+    (
         {"steps_removed": 2},
         {},
         "it reports 2 steps to its own grandmaster, nodes receive it as a grandmaster (node-a)",
@@ -670,6 +680,30 @@ def test_two_utc_offsets_cannot_both_be_right(watch: Watch) -> None:
     assert "grandmasters-disagree" not in watch.ids(
         polled_grandmaster(), other.model_copy(update={"clock_state": "warmup"})
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "ids"),
+    [
+        ("insert", "delete", {"grandmaster-leap", "grandmasters-disagree"}),
+        ("insert", "insert", {"grandmaster-leap"}),
+        ("insert", "none", {"grandmaster-leap"}),
+    ],
+)
+def test_two_opposite_leap_seconds_cannot_both_be_right(watch: Watch, one: str, other: str, ids: set[str]) -> None:
+    """One may announce it earlier than the other."""
+    pair = polled_grandmaster(leap=one), polled_grandmaster("gm-b", leap=other)
+    watch.ids(*pair)
+
+    assert watch.ids(*pair) == ids
+
+
+def test_a_grandmaster_that_knows_one_before_it_announces_it_contradicts_nothing(watch: Watch) -> None:
+    """GNSS tells it months ahead, and Announce carries it for the last 12 hours."""
+    node, reported = follower(sources=[source(leap="none")]), polled_grandmaster(leap="insert")
+    found = [watch.judge(reported, nodes=[node], after_ns=10 * NS_PER_S) for _ in range(6)]
+
+    assert ("grandmaster-contradiction", "gm-a") not in found[-1]
 
 
 def test_a_grandmaster_of_another_daemon_is_compared_and_not_judged(watch: Watch) -> None:
