@@ -39,6 +39,7 @@ from timesyncd.drivers.chrony._protocol import (
 )
 from timesyncd.drivers.kernel._machine import frequency_ppb
 from timesyncd.errors import Malformed, SourceError, Unreachable
+from timesyncd.model.error_bound import MAX_PLAUSIBLE_NS
 from timesyncd.model.selection import Claim, agree
 from timesyncd.sample import NoSample, NtpSource, Reading, UtcOrigin, UtcSample
 
@@ -155,8 +156,9 @@ _ESTIMATE = ""
 def _compared(sample: UtcSample, declared: Mapping[str, int]) -> UtcSample:
     """
     The sample with what its own sources say of it. chronyd reports those that contradict the one that it follows, and
-    goes on with that one: where most of them do not agree with its estimate, the interval spans all of theirs. A
-    reference clock that is not declared is compared, and has no vote, since its own error is unknown.
+    goes on with that one: where no majority excludes all else than its estimate, the interval spans that and all that
+    contradict it. A source that allows for both supports neither. A reference clock that is not declared is compared,
+    and has no vote, since its own error is unknown.
     """
     own = Claim(0, sample.offset_ns - sample.error_ns, sample.offset_ns + sample.error_ns, 0)
     intervals = [_interval(source, sample.growth_ppb, declared) for source in sample.ntp_sources]
@@ -169,9 +171,10 @@ def _compared(sample: UtcSample, declared: Mapping[str, int]) -> UtcSample:
             votes[str(number)] = interval
     sample = replace(sample, ntp_sources=tuple(compared))
     agreement = agree(votes, 0)
-    if not agreement.contradiction and _ESTIMATE not in agreement.falsetickers:
+    if not agreement.contradiction and own.low_ns <= agreement.low_ns and agreement.high_ns <= own.high_ns:
         return sample
-    low_ns, high_ns = min(vote.low_ns for vote in votes.values()), max(vote.high_ns for vote in votes.values())
+    apart = [own, *(each for each in votes.values() if each.low_ns > own.high_ns or each.high_ns < own.low_ns)]
+    low_ns, high_ns = min(each.low_ns for each in apart), max(each.high_ns for each in apart)
     middle_ns = (low_ns + high_ns) // 2
     return replace(sample, offset_ns=middle_ns, error_ns=high_ns - middle_ns, covers_contradicting=True)
 
@@ -190,6 +193,8 @@ def _interval(source: NtpSource, growth_ppb: int, declared: Mapping[str, int]) -
         return None
     error_ns = source.error_ns + declared.get(source.name, 0) if source.kind == "refclock" else source.error_ns
     error_ns += growth_ns(growth_ppb, source.since_sample_s * NS_PER_S)
+    if error_ns > MAX_PLAUSIBLE_NS:
+        return None
     return Claim(0, offset_ns - error_ns, offset_ns + error_ns, 0)
 
 

@@ -331,6 +331,18 @@ def test_what_is_no_contradiction(changes: dict[str, Any]) -> None:
     assert [source.contradicts_by_ns for source in taken.ntp_sources] == [None, None]
 
 
+def test_the_interval_of_a_source_from_long_ago_is_no_number_of_65_bits() -> None:
+    """It allows for anything, so it neither agrees nor contradicts; store and messages hold 64 bits."""
+    old = replace(SELECTED, name="192.0.2.8", state="unselected", since_sample_s=2**32 - 2)
+    far = replace(SELECTED, name="192.0.2.9", state="unselected", offset_ns=50 * MS, error_ns=MS)
+    fast = replace(snapshot(skew_ppm=1e9), sources=(SELECTED, old, far))
+    taken = sample_of(history().take(fast))
+    wide = sample_of(history().take(replace(PICTURE, sources=(SELECTED, old, far))))
+
+    assert max(abs(taken.offset_ns), taken.error_ns, abs(wide.offset_ns), wide.error_ns) < 2**62
+    assert wide.covers_contradicting
+
+
 def test_a_reference_clock_that_is_not_declared_has_no_vote() -> None:
     """It is named, but its own error is unknown, so it neither supports nor refutes a bound."""
     phc = NtpSource("PHC0", "unselected", 0, 0o377, 50 * MS, 1_000, 1, kind="refclock")
