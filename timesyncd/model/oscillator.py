@@ -11,14 +11,26 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from timesyncd.clocks import NS_PER_S
 
 BLOCK_NS = 10 * NS_PER_S
 _MIN_SLOPES = 3
-_RECENT_SLOPES = 7
 _KEPT_RATES = 60
+
+#: The rate is the median of so many slopes. That many are robust: a path that changes spoils two slopes in a row.
+_RECENT_SLOPES = 7
+
+#: Fewer follow an oscillator that wanders. They are used where they predicted better,
+_SHORT_MEMORIES = (3, 1)
+
+#: once so many predictions were compared with the slope that followed,
+_MIN_MISSES = 10
+
+#: and while each of the last two misses was at most so many times the usual most, which then is the wander.
+_LARGEST_MISS = 1.5
 
 #: The share of the predictions that a change of the path may have spoiled.
 _SPOILED_SHARE = 0.1
@@ -33,7 +45,8 @@ class Drift:
     The oscillator's rate against the reference in ppb; positive = it runs fast.
 
     `rate_ppb` is the recent rate. `wander_ppb` is how far such a rate was from the slope of the next ten seconds,
-    measurement noise included. `range_ppb` is the largest recent rate of about ten minutes minus the smallest.
+    measurement noise included. `range_ppb` is the largest rate of about ten minutes minus the smallest, each the median
+    of several slopes.
     """
 
     rate_ppb: float
@@ -50,7 +63,9 @@ class Oscillator:
         self._last: tuple[float, float] | None = None
         self._slopes: deque[float] = deque(maxlen=_RECENT_SLOPES)
         self._rates: deque[float] = deque(maxlen=_KEPT_RATES)
-        self._misses: deque[float] = deque(maxlen=_KEPT_RATES)
+        self._misses: dict[int, deque[float]] = {
+            memory: deque(maxlen=_KEPT_RATES) for memory in (_RECENT_SLOPES, *_SHORT_MEMORIES)
+        }
 
     def add(self, time_ns: int, unsteered_ns: float, guess_ppb: float) -> bool:
         """
@@ -82,17 +97,35 @@ class Oscillator:
         self._last = None
 
     def _learn(self, slope_ppb: float) -> bool:
-        slopes, misses = self._slopes, self._misses
-        if slopes:
-            misses.append(abs(slope_ppb - statistics.median(slopes)))
+        slopes = self._slopes
+        for memory, misses in self._misses.items() if slopes else ():
+            misses.append(abs(slope_ppb - self._rate_ppb(memory)))
         slopes.append(slope_ppb)
         if len(slopes) < _MIN_SLOPES:
             return False
-        rate_ppb = statistics.median(slopes)
-        self._rates.append(rate_ppb)
-        wander_ppb = sorted(misses)[len(misses) - 1 - int(_SPOILED_SHARE * len(misses))]
-        self.drift = Drift(rate_ppb, wander_ppb, max(self._rates) - min(self._rates))
+        self._rates.append(self._rate_ppb(_RECENT_SLOPES))
+        wander_ppb, memory = min(self._wanders_ppb())
+        self.drift = Drift(self._rate_ppb(memory), wander_ppb, max(self._rates) - min(self._rates))
         return True
+
+    def _wanders_ppb(self) -> Iterator[tuple[float, int]]:
+        """The wander with each memory that may be used now."""
+        yield _usual_most(self._misses[_RECENT_SLOPES]), _RECENT_SLOPES
+        for memory in _SHORT_MEMORIES:
+            misses = self._misses[memory]
+            if len(misses) >= _MIN_MISSES:
+                wander_ppb = _LARGEST_MISS * _usual_most(misses)
+                if max(misses[-1], misses[-2]) <= wander_ppb:
+                    yield wander_ppb, memory
+
+    def _rate_ppb(self, memory: int) -> float:
+        """The median of the newest so many slopes."""
+        return statistics.median(list(self._slopes)[-memory:])
+
+
+def _usual_most(misses: Collection[float]) -> float:
+    """The largest miss, without the share that a change of the path may have spoiled."""
+    return sorted(misses)[len(misses) - 1 - int(_SPOILED_SHARE * len(misses))]
 
 
 def _middle(block: list[tuple[int, float]], rate_ppb: float) -> tuple[float, float]:

@@ -72,6 +72,37 @@ def test_missing_samples_move_nothing() -> None:
     assert drift.wander_ppb == pytest.approx(0, abs=1)
 
 
+def test_an_oscillator_that_warms_up_is_followed() -> None:
+    """
+    Its rate rises by 4 ppb a second. The median of seven slopes would be 160 ppb late.
+    """
+    oscillator = Oscillator()
+    for second in range(400):
+        oscillator.add(second * NS_PER_S, 20_000 * second + 2.0 * second**2, 20_000.0)
+    drift = oscillator.drift
+
+    assert drift is not None
+    assert abs(drift.rate_ppb + drift.wander_ppb - (20_000 + 4 * 390)) < 60
+    assert drift.wander_ppb < 100
+
+
+@pytest.mark.parametrize("step_at_s", range(301, 312))
+@pytest.mark.parametrize("step_ns", [-3_000, 500, 3_000, 250_000])
+def test_a_change_of_the_path_is_no_rate_wherever_in_a_block_it_is(step_ns: float, step_at_s: int) -> None:
+    """
+    An oscillator that wanders is followed by its newest slope; a path that changes spoils two slopes, and no rate.
+    """
+    rng, oscillator, rate_ppb, value_ns = Random(5), Oscillator(), 20_000.0, 0.0
+    for second in range(420):
+        rate_ppb += rng.gauss(0, 20)
+        value_ns += rate_ppb
+        path_ns = step_ns if second >= step_at_s else 0.0
+        if oscillator.add(second * NS_PER_S, value_ns + path_ns, rate_ppb) and second >= 300:
+            drift = oscillator.drift
+            assert drift is not None
+            assert abs(drift.rate_ppb - rate_ppb) <= 3 * drift.wander_ppb
+
+
 @pytest.mark.parametrize("step_ns", [-200_000, 200_000, 37e9])
 def test_one_change_of_the_path_does_not_throw_it(step_ns: float) -> None:
     """
