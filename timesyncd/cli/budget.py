@@ -160,7 +160,7 @@ def _utc_from(node: NodeState) -> str:
     """The sources of the UTC bound, unless it is the deciding source alone."""
     sources = _sources_of_utc(node)
     if len(sources) > 1 and node.sources_contradict:
-        return "covers all sources"
+        return "whichever source is right"
     if names := ", ".join(node.utc_narrowed_by):
         return f"narrowed by {names}" if knows_own_utc(node) else f"from {names}"
     return f"from {sources[0].name}" if len(sources) == 1 and sources[0] is not _deciding(node) else ""

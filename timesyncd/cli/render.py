@@ -122,7 +122,7 @@ def utc_note(node: NodeState) -> str:
     if node.utc is None or node.utc.bound_ns is None:
         return ""
     if node.sources_contradict:
-        return ", covers all sources"
+        return ", whichever source is right"
     names = ", ".join(node.utc_narrowed_by)
     return f", {'narrowed ' if knows_own_utc(node) else ''}by {names}" if names else ""
 

@@ -194,7 +194,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "sources-contradict": FindingKind(
         "critical",
         "the clock sources contradict each other, and there is no majority",
-        "find the wrong source, or add one that is independent of them; the UTC bound covers all of them meanwhile",
+        "find the wrong source, or add one that is independent of them; the UTC bound holds whichever is right meanwhile",
     ),
     "sources-not-independent": FindingKind(
         "warning",

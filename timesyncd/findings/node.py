@@ -70,7 +70,7 @@ def agreement_conditions(agreement: Agreement | None, sources: list[str]) -> dic
         evidence = f"by the other sources the clock's error is {interval}" if name in false else None
         found["source-falseticker", name] = evidence
         contradicts = agreement is not None and name in agreement.contradicting
-        evidence = f"no majority; the bound covers all of them: {interval}" if contradicts else None
+        evidence = f"no single majority; the bound holds whichever is right: {interval}" if contradicts else None
         found["sources-contradict", name] = evidence
     return found
 

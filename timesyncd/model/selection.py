@@ -29,8 +29,8 @@ class Agreement(NamedTuple):
     The interval of the local clock's error by all `sources`; it grows by `growth_ppb` at both ends.
 
     `falsetickers` are the sources that cannot be true together with the majority. `contradicting` are those that
-    contradict each other without a majority that decides: the interval spans their claims, so it holds whichever is
-    right. `ends` are the sources whose claims give the interval's ends. `narrowed_by` are those of them that make the
+    contradict each other without one majority that decides: the interval spans what each possible majority shares, or
+    all claims where there is none, so it holds whichever is right. `ends` are the sources whose claims give the interval's ends. `narrowed_by` are those of them that make the
     UTC bound narrower than the deciding source's own, or give it where that source knows none. `dependent` are those
     that may share a cause of error with the deciding source, and so narrow nothing.
     """
@@ -81,7 +81,11 @@ def agree(claims: Mapping[str, Claim], boottime_ns: int, groups: Groups | None =
     # Each end is one group's, so it grows no faster than that group's claim.
     lows = [max(names, key=lambda name: voters[name].low_ns) for names in majorities]
     highs = [min(names, key=lambda name: voters[name].high_ns) for names in majorities]
-    truechimers = frozenset(name for leader in frozenset[str]().union(*majorities) for name in members[leader])
+    believed = frozenset[str]().union(*majorities)
+    # Of two majorities either may be right; what is in one of them alone contradicts something in the other.
+    disputed = believed.difference(majorities[0].intersection(*majorities))
+    contradicting.update(name for leader in disputed for name in members[leader])
+    truechimers = frozenset(name for leader in believed for name in members[leader])
     return Agreement(
         min(voters[name].low_ns for name in lows),
         max(voters[name].high_ns for name in highs),

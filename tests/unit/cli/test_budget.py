@@ -204,7 +204,7 @@ def test_the_hull_of_contradicting_sources_is_named() -> None:
     sources = [source("a", 10, "ptp"), source("b", 10)]
     node = state(HARDWARE, utc_status="SYNCHRONIZED", sources=sources, sources_contradict=True)
 
-    assert current_bound_lines(node)[-1].what == "covers all sources"
+    assert current_bound_lines(node)[-1].what == "whichever source is right"
 
 
 def test_utc_of_another_source_is_no_sum() -> None:

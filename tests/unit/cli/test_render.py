@@ -247,7 +247,7 @@ def test_a_node_synchronized_by_ntp_shows_utc() -> None:
     [
         (90_000, {"utc_narrowed_by": ["ntp"]}, "UTC         +-80.0 us, narrowed by ntp"),
         (None, {"utc_narrowed_by": ["ntp"]}, "UTC         +-80.0 us, by ntp"),
-        (90_000, {"sources_contradict": True}, "UTC         +-80.0 us, covers all sources"),
+        (90_000, {"sources_contradict": True}, "UTC         +-80.0 us, whichever source is right"),
         (70_000, {}, "UTC         +-80.0 us"),
     ],
 )

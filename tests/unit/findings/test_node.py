@@ -117,7 +117,7 @@ def test_a_falseticker_is_a_finding_of_that_source_only() -> None:
 def test_a_contradiction_is_a_finding_of_every_source() -> None:
     """It is undecidable which is wrong."""
     found = agreement_conditions(AGREED._replace(contradicting=("a", "b"), sources=("a", "b")), ["a", "b", "kernel"])
-    evidence = "no majority; the bound covers all of them: -1.50 us to 2.50 ms"
+    evidence = "no single majority; the bound holds whichever is right: -1.50 us to 2.50 ms"
 
     assert [found["sources-contradict", name] for name in ("a", "b", "kernel")] == [evidence, evidence, None]
     assert [found["source-falseticker", name] for name in "ab"] == [None, None]

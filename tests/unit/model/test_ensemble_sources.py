@@ -346,7 +346,7 @@ def test_a_source_that_is_right_with_one_of_two_is_not_believed_alone() -> None:
             bound = ensemble.accept(reading).bound
 
     assert bound is not None and ensemble.agreement is not None
-    assert ensemble.agreement.falsetickers == () and not ensemble.agreement.contradiction
+    assert (ensemble.agreement.falsetickers, ensemble.agreement.contradicting) == ((), ("ptp", "spare"))
     assert (bound.utc_hard.bound_ns or 0) >= 1_500_000
 
 

@@ -59,7 +59,10 @@ def test_the_interval_spans_the_points_that_most_claims_hold(intervals: list[tup
     )
 
     if 2 * most > len(intervals):
-        assert found == agreed(claims, best[0], best[-1], 0, falsetickers=liars)
+        held = [{name for name, each in claims.items() if each.low_ns <= point <= each.high_ns} for point in best]
+        disputed = held[0].union(*held) - held[0].intersection(*held)
+        expected = agreed(claims, best[0], best[-1], 0, falsetickers=liars)
+        assert found == expected._replace(contradicting=tuple(name for name in claims if name in disputed))
     else:
         assert found == agreed(claims, min(lows), max(highs), 0, contradiction=True)
 
@@ -109,11 +112,12 @@ def test_of_two_that_contradict_either_may_be_right() -> None:
 
 def test_two_pairs_that_share_a_claim_are_both_believed() -> None:
     """
-    Either pair is a majority of three: which of the outer two is false cannot be known.
+    Either pair is a majority of three: which of the outer two is false cannot be known, and that they contradict each
+    other is reported.
     """
     claims = named((0, 2), (1, 5), (4, 6))
 
-    assert agree(claims, 0) == agreed(claims, 1, 5, 0)
+    assert agree(claims, 0) == agreed(claims, 1, 5, 0)._replace(contradicting=("s0", "s2"))
 
 
 def test_touching_claims_agree() -> None:

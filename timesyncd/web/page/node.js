@@ -83,7 +83,7 @@ function referenceText(node, state) {
 
 /** Why the UTC bound is not the grandmaster's. */
 function utcNote(node) {
-  if (node.sources_contradict) return ", covers all sources";
+  if (node.sources_contradict) return ", whichever source is right";
   return node.utc_narrowed_by?.length ? `, by ${node.utc_narrowed_by.join(", ")}` : "";
 }
 
