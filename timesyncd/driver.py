@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from timesyncd.clocks import Clocks
 from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, Unreachable
-from timesyncd.sample import AlarmEvent, NoSample, NoSampleCause, Reading, Trap
+from timesyncd.sample import AlarmEvent, EngineTime, NoSample, NoSampleCause, Reading, Trap
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ class AlarmSource(Protocol):
 
     `alarm_event` and `alarm_event_of_line` turn one into an event, or into None for a repetition; they neither block
     nor raise. `addresses` are the device's own, as `open` resolved them. `request_poll` makes everything that may have
-    changed due at the next poll. `config_findings` are the findings about the driver's configuration, as id and
+    changed due at the next poll. `verified_engine` is the device's SNMPv3 engine clock, if the poller has it under a valid
+    signature. `config_findings` are the findings about the driver's configuration, as id and
     evidence.
     """
 
@@ -70,6 +71,8 @@ class AlarmSource(Protocol):
     def alarm_event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None: ...
 
     def request_poll(self) -> None: ...
+
+    def verified_engine(self) -> EngineTime | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 
 class PortState(IntEnum):
@@ -523,6 +524,14 @@ ACCURACY_NS = {
     0x27: 100_000, 0x28: 250_000, 0x29: 1_000_000, 0x2A: 2_500_000, 0x2B: 10_000_000, 0x2C: 25_000_000,
     0x2D: 100_000_000, 0x2E: 250_000_000, 0x2F: 1_000_000_000, 0x30: 10_000_000_000,
 }  # fmt: skip
+
+
+class EngineTime(NamedTuple):
+    """The engine clock of an SNMPv3 agent (RFC 3414 section 2.2) now: how often it started, and the seconds since then."""
+
+    engine_id: bytes
+    boots: int
+    time_s: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from timesyncd.drivers.timeprovider._evidence import BatchRows, Evidence, ReadBatch, ReadCache, batches
 from timesyncd.drivers.timeprovider._profiles import Group, Profile
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
+from timesyncd.sample import EngineTime
 from timesyncd.snmp import AgentLimits, Credentials, Session
 from timesyncd.snmp.values import Index, Oid, Raw
 
@@ -77,6 +78,10 @@ class GrandmasterReader:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+    def verified_engine(self) -> EngineTime | None:
+        """As `Session.verified_engine`; None while no session is open."""
+        return None if self._session is None else self._session.verified_engine()
 
     def request_poll(self) -> None:
         """Make everything except the inventory due at the next read."""

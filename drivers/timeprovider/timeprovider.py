@@ -22,7 +22,7 @@ from timesyncd.drivers.timeprovider._profiles import DEFAULT, Group, Profile, lo
 from timesyncd.drivers.timeprovider._web import WebPoller, WebReader, merged
 from timesyncd.drivers.timeprovider._web_requests import WebOptions, uses_factory_password
 from timesyncd.errors import ConfigError, SourceError, Unreachable
-from timesyncd.sample import AlarmEvent, GrandmasterSample, Reading, Trap
+from timesyncd.sample import AlarmEvent, EngineTime, GrandmasterSample, Reading, Trap
 from timesyncd.snmp import Community, Credentials
 from timesyncd.snmp.security import user_of
 
@@ -139,6 +139,10 @@ class TimeProvider:
 
     def alarm_event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None:
         return self._notifications.event_of_line(line, boottime_ns)
+
+    def verified_engine(self) -> EngineTime | None:
+        """What the trap receiver compares a sender's clock with, where it would take its traps for recorded ones."""
+        return None if self._snmp is None else self._snmp.verified_engine()
 
     def request_poll(self) -> None:
         """Makes SNMP reads due. HTTPS keeps its interval: a storm of traps must not overload a slow web interface."""

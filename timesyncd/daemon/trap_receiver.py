@@ -17,7 +17,7 @@ from timesyncd.clocks import Clocks
 from timesyncd.config import Config, SyslogSettings
 from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError, Unreachable
-from timesyncd.sample import AlarmEvent, Trap
+from timesyncd.sample import AlarmEvent, EngineTime, Trap
 from timesyncd.snmp import Community, Listener
 from timesyncd.snmp.listener import AddressRateLimit
 from timesyncd.snmp.security import revealed, user_of
@@ -80,7 +80,20 @@ class TrapReceiver:
         communities = [revealed(secret, f"traps.communities[{i}]") for i, secret in enumerate(traps.communities)]
         users = [user_of(user, f"traps.users[{i}]") for i, user in enumerate(traps.users)]
         engine_id = engine_id_of(self._config.node.name)
-        return Listener(map(Community, communities), users, self._receive_trap, engine_id, incarnation)
+        return Listener(
+            map(Community, communities), users, self._receive_trap, engine_id, incarnation, self._verified_engine,
+            self._poll_stale,
+        )  # fmt: skip
+
+    def _verified_engine(self, engine_id: bytes) -> EngineTime | None:
+        """A grandmaster's engine clock, as its poller has it under a valid signature."""
+        engines = (alarm_source.verified_engine() for alarm_source in self._alarm_sources.values())
+        return next((engine for engine in engines if engine is not None and engine[0] == engine_id), None)
+
+    def _poll_stale(self, address: str) -> None:
+        """A signed trap outside of the time window: the poll shows whether the grandmaster was reset or the trap is a recorded one."""
+        for grandmaster in self._grandmasters_at(address):
+            self._request_poll(grandmaster)
 
     async def open(self, passed: PassedSocket) -> None:
         """Raises ConfigError when a port cannot be opened."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from timesyncd.errors import Malformed, Refused, SourceError
 from timesyncd.snmp import ber
 from timesyncd.snmp.messages import NO_SUCH_NAME, OPAQUE, STATUS_NAMES, TOO_BIG, Pdu, PduType, Varbind
+from timesyncd.snmp.security import SnmpEngine
 from timesyncd.snmp.transport import Agent, Silent
 from timesyncd.snmp.values import Oid, Opaque, format_oid
 
@@ -120,6 +121,10 @@ class AdaptiveRequester:
         self._agent = agent
         self._device = device
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+
+    def verified_engine(self) -> SnmpEngine | None:
+        """As `Agent.verified_engine`."""
+        return self._agent.verified_engine()
 
     async def request(
         self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0, within_s: float | None = None

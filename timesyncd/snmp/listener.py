@@ -17,7 +17,7 @@ from typing import Any
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.errors import Malformed, Refused, Unreachable
-from timesyncd.sample import Trap
+from timesyncd.sample import EngineTime, Trap
 from timesyncd.snmp import ber, security
 from timesyncd.snmp.messages import (
     INT32_MAX,
@@ -40,8 +40,12 @@ _UPTIME: Oid = (1, 3, 6, 1, 2, 1, 1, 3, 0)
 _TRAP_OID: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 4, 1, 0)
 #: A proxy forwarder may add the community (RFC 3584 section 3.1), which is a secret.
 _TRAP_COMMUNITY: Oid = (1, 3, 6, 1, 6, 3, 18, 1, 4, 0)
+_STALE = security.REPORTS[security.NOT_IN_TIME_WINDOW]
 _GENERIC_TRAPS: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 5)
 _ENTERPRISE_SPECIFIC = 6
+
+
+VerifiedEngine = Callable[[bytes], EngineTime | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,17 @@ class DatagramResult:
 
 
 class NotificationReceiver:
-    """Decodes and authenticates datagrams. It raises nothing, whatever they contain."""
+    """
+    Decodes and authenticates datagrams. It raises nothing, whatever they contain.
+
+    `verified` returns the clock of the engine with this ID, if a poller has it from a signed response to a request of its own.
+    """
 
     def __init__(
-        self, communities: Iterable[Community], users: Iterable[User], engine_id: bytes, boots: int, now_ns: int
-    ) -> None:
+        self, communities: Iterable[Community], users: Iterable[User], engine_id: bytes, boots: int, now_ns: int,
+        verified: VerifiedEngine = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._verified = verified
         self._communities = {community.name.encode() for community in communities}
         self._users = {user.name.encode(): MasterKeys(user) for user in users}
         self._engine_id = engine_id
@@ -117,7 +127,7 @@ class NotificationReceiver:
         keys, clock = self._engine_of(message, ours, now_ns)
         if not message.verify(keys):
             return self._refuse(message, security.WRONG_DIGEST, now_ns)
-        if not (clock.agrees if ours else clock.follow)(message.engine, now_ns):
+        if not (clock.agrees(message.engine, now_ns) if ours else self._follows(clock, message.engine, now_ns)):
             return self._refuse(message, security.NOT_IN_TIME_WINDOW, now_ns, keys)
         if not ours:
             self._remember(message, keys, clock)
@@ -126,6 +136,19 @@ class NotificationReceiver:
         except Malformed:
             return self._refuse(message, security.DECRYPTION_ERROR, now_ns)
         return self._accept(message, inside, keys, now_ns)
+
+    def _follows(self, clock: security.EngineClock, engine: security.SnmpEngine, now_ns: int) -> bool:
+        """
+        Whether a signed trap is in the time window. A sender that was reset counts its boots anew, and its traps look like recorded ones:
+        then the poller's clock of it, which no recorded message can set back, corrects ours.
+        """
+        if clock.follow(engine, now_ns):
+            return True
+        verified = self._verified(engine.engine_id)
+        if verified is None or not security.SnmpEngine(*verified).agrees(engine):
+            return False
+        clock.set(security.SnmpEngine(*verified), now_ns)
+        return True
 
     def _engine_of(
         self, message: security.UsmMessage, ours: bool, now_ns: int
@@ -216,7 +239,8 @@ class Listener:
     logged: `rejected` counts datagrams by the reason of their rejection, `suppressed` those dropped by the rate limit by address.
 
     `engine_id` (5 to 32 octets) must never change, and `engine_boots` must grow with each start: a sender of v3 informs remembers
-    our engine clock and rejects one that went back as a replay.
+    our engine clock and rejects one that went back as a replay. `on_stale` gets the address of a sender whose signed trap is outside of
+    the time window; `verified` is of `NotificationReceiver`.
     """
 
     def __init__(
@@ -226,12 +250,16 @@ class Listener:
         on_trap: Callable[[Trap], None],
         engine_id: bytes,
         engine_boots: int,
+        verified: VerifiedEngine = lambda _: None,
+        on_stale: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.rejected: Counter[str] = Counter()
         self._on_trap = on_trap
         self._clocks = SystemClocks()
         self._limit = AddressRateLimit()
-        self._receiver = NotificationReceiver(communities, users, engine_id, engine_boots, self._clocks.boottime_ns())
+        self._on_stale = on_stale
+        now_ns = self._clocks.boottime_ns()
+        self._receiver = NotificationReceiver(communities, users, engine_id, engine_boots, now_ns, verified)
         self._socket: socket.socket | None = None
 
     @property
@@ -274,6 +302,8 @@ class Listener:
         result = self._receiver.receive(datagram, now_ns)
         if result.rejected is not None:
             self.rejected[result.rejected] += 1
+            if result.rejected == _STALE:
+                self._on_stale(address)
         if (notification := result.notification) is not None:
             variables = notification.variables
             self._on_trap(Trap(address, now_ns, notification.oid, notification.uptime_ticks, variables))

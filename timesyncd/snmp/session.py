@@ -12,6 +12,7 @@ from typing import Self
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.errors import Unreachable
+from timesyncd.sample import EngineTime
 from timesyncd.snmp.adaptive import (
     MAX_VARBINDS,
     NOT_PROVIDED,
@@ -95,6 +96,11 @@ class Session:
     def close(self) -> None:
         """Call it once."""
         self._socket.release()
+
+    def verified_engine(self) -> EngineTime | None:
+        """The agent's engine clock now, if a signed message has told it. None over SNMPv2c."""
+        engine = self._requester.verified_engine()
+        return None if engine is None else EngineTime(engine.engine_id, engine.boots, engine.time)
 
     async def get(self, scalars: Sequence[Oid]) -> Rows:
         """

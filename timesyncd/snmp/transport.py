@@ -224,6 +224,9 @@ class Agent(Protocol):
         device; `Silent` if the agent did not respond.
         """
 
+    def verified_engine(self) -> security.SnmpEngine | None:
+        """The agent's engine with its clock now, if a signed message has told it; None over SNMPv2c."""
+
 
 def _silent(kind: type[Silent], text: str, outcome: Outcome) -> Silent:
     error = kind(
@@ -258,6 +261,9 @@ class CommunityAgent:
                 outcome,
             )
         return self._response(outcome.datagram)
+
+    def verified_engine(self) -> None:
+        """SNMPv2c has no engines."""
 
     def _response(self, datagram: bytes) -> Pdu:
         _, message = messages.parse(datagram)
@@ -316,6 +322,9 @@ class UserAgent:
             self._peer = None
             raise
 
+    def verified_engine(self) -> security.SnmpEngine | None:
+        return self._peer.now() if self._peer is not None and self._peer.is_verified else None
+
     async def _discover(self, within_s: float | None) -> _Peer:
         """RFC 3414 section 4. The clock that comes with the engine ID is unsigned, so it is not used."""
         number = self._transport.socket.new_number()
@@ -371,6 +380,11 @@ class _Peer:
         self._context = keys.user.context.encode()
         self._signs = False
         self._decrypts = False
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether a signed message has set the clock."""
+        return self._signs or self._decrypts
 
     def now(self) -> security.SnmpEngine:
         return self._clock.at(self._clocks.boottime_ns())

@@ -12,14 +12,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+from snmp_scripted import pdu
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.config import Config, SecretSettings, SyslogSettings, TrapSettings
 from timesyncd.daemon.trap_receiver import Rejection, TrapReceiver
 from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError
-from timesyncd.sample import AlarmEvent, Trap
+from timesyncd.sample import AlarmEvent, EngineTime, Trap
+from timesyncd.snmp import Oid, User, ber, security
 from timesyncd.snmp.listener import BURST
+from timesyncd.snmp.messages import PduType
+from timesyncd.snmp.security import MasterKeys
 
 HERE = "127.0.0.1"
 
@@ -31,6 +35,10 @@ class RecordingAlarmSource:
     name: str
     addresses: frozenset[str] = frozenset({HERE})
     config_findings: tuple[tuple[str, str], ...] = ()
+    engine: EngineTime | None = None
+
+    def verified_engine(self) -> EngineTime | None:
+        return self.engine
 
     def alarm_event(self, trap: Trap) -> AlarmEvent | None:
         return self.alarm_event_of_line(str(trap.oid[-1]), trap.boottime_ns)
@@ -140,6 +148,56 @@ async def test_an_alarm_by_trap_and_by_syslog_is_published_once() -> None:
 
     assert len(lab.events) == 2
     assert receiver.rejected == {Rejection.DUPLICATE: 1}
+
+
+ENGINE_ID = bytes.fromhex("80002342050102030405")
+EVA = User("eva", "sha256", "a pass phrase", "aes128", "another phrase")
+KEYS = MasterKeys(EVA).at(ENGINE_ID)
+TRAP_OID: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 4, 1, 0)
+
+
+def signed_trap(boots: int, time_s: int, alarm_id: int) -> bytes:
+    engine = security.SnmpEngine(ENGINE_ID, boots, time_s)
+    values = [(TRAP_OID, ber.encode_oid((1, 3, 6, 1, 4, 1, alarm_id)))]
+    scoped = security.scoped_pdu(ENGINE_ID, b"", pdu(PduType.TRAP, 5, values))
+    return security.seal(9, False, engine, b"eva", KEYS, scoped)
+
+
+async def test_the_poller_corrects_the_clock_of_a_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A grandmaster that was reset counts its boots anew, so its traps look like recorded ones. The first one requests a poll; the signed
+    report that the poller gets then shows which they are, and one that is recorded stays refused.
+    """
+    monkeypatch.setenv("AUTH", EVA.auth_pass)
+    monkeypatch.setenv("PRIV", EVA.priv_pass)
+    user = {
+        "name": "eva",
+        "auth": "sha256",
+        "auth_pass": {"env": "AUTH"},
+        "priv": "aes128",
+        "priv_pass": {"env": "PRIV"},
+    }
+    lab, source = ReceiverLab(), RecordingAlarmSource("gm-a")
+    receiver = receiver_of(Config(traps=TrapSettings.model_validate({"users": [user]})), lab, {"gm-a": source})
+    with socket.socket(type=socket.SOCK_DGRAM) as sender, socket.socket(type=socket.SOCK_DGRAM) as listening:
+        listening.bind((HERE, 0))
+        sender.connect(listening.getsockname())
+        await receiver.open({"traps": listening}.get)
+
+        async def polls_after(trap: bytes, taken: int) -> int:
+            sender.send(trap)
+            async with asyncio.timeout(60):
+                while len(lab.events) + receiver.all_rejected.total() < taken:
+                    await asyncio.sleep(0.01)
+            return len(lab.poll_requests)
+
+        polls = [await polls_after(signed_trap(9, 500, 1), 1), await polls_after(signed_trap(1, 990, 2), 2)]
+        source.engine = EngineTime(ENGINE_ID, 1, 1_000)
+        polls += [await polls_after(signed_trap(1, 1_001, 3), 3), await polls_after(signed_trap(1, 20, 4), 4)]
+        await receiver.close()
+
+    assert [event.id for event in lab.events] == [1, 3]
+    assert polls == [1, 2, 3, 4]
 
 
 async def test_a_rejection_is_reported_once() -> None:

@@ -92,10 +92,12 @@ async def test_an_agent_reset_in_the_factory_is_read_at_once() -> None:
     """Its boots counter went back, which only a signed, current report can prove."""
     agent = ScriptedAgent(EVA)
     async with session_with(EVA, agent.answer) as (session, _):
+        assert session.verified_engine() is None
         await read(session)
         agent.engine = replace(agent.engine, boots=1, time=0)
 
         assert await read(session)
+        assert session.verified_engine() == (agent.engine.engine_id, 1, 0)
 
 
 async def test_another_agent_at_the_same_address_is_read_at_once() -> None:
