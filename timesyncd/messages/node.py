@@ -189,11 +189,11 @@ class NodeState(Ordered):
 
     By name, `terms` add up to the hard parent bound, `stat_terms` to the statistical one, and `rates` (ppb) to the
     growth of the hard one. `falsetickers` are sources that contradict the majority; `sources_contradict`: there is no
-    majority, and the UTC bound holds whichever is right. `utc_narrowed_by` are the sources that make the UTC bound narrower
-    than the one by the grandmaster, or give it where the grandmaster gives none; `utc_dependent` are sources that know
-    UTC and narrow nothing, since they may share a cause of error with the deciding one. `grandmaster` is the configured
-    name of the grandmaster that the clock follows, where its identity is known, and `grandmaster_summary` its state
-    in words.
+    single majority, and the UTC bound holds whichever is right. `utc_narrowed_by` are the sources that make the UTC
+    bound narrower than the one by the grandmaster, or give it where the grandmaster gives none; `utc_dependent` are
+    sources that know UTC and narrow nothing, since they may share a cause of error with the deciding one. `grandmaster`
+    is the configured name of the grandmaster that the clock follows, where its identity is known, and
+    `grandmaster_summary` its state in words.
     """
 
     published_realtime_ns: Int64
