@@ -29,6 +29,12 @@ TIME_WAIT = 4
 #: Returns what is left of adjtime(3) in `offset`; the kernel requires no privilege for it (timekeeping_validate_timex).
 _ADJ_OFFSET_SS_READ = 0xA001
 
+#: Of Linux' include/uapi/linux/timex.h and include/linux/timex.h.
+_STA_NANO = 0x2000
+_SHIFT_PLL = 2
+_ADJTIME_US_PER_S = 500
+
+_NS_PER_US = 1_000
 _NOMINAL_TICK_US = 10_000
 _PPB_PER_TICK_US = 100_000
 
@@ -98,12 +104,32 @@ def clock_id(fd: int) -> int:
 
 
 def frequency_ppb() -> int | None:
-    """The frequency correction applied to CLOCK_REALTIME, in ppb (positive: it runs faster than its oscillator); None if unreadable."""
+    """
+    How much faster CLOCK_REALTIME is made to run than its oscillator, in ppb: by frequency, tick, and what slews a phase;
+    None if unreadable.
+    """
+    return system_frequency_ppb(system_timex, adjtime_left_us)
+
+
+def system_frequency_ppb(read_timex: Callable[[], Timex], read_adjtime_left_us: Callable[[], int]) -> int | None:
+    """The same by these two calls of adjtimex."""
     try:
-        timex = system_timex()
+        timex, left_us = read_timex(), read_adjtime_left_us()
     except OSError:
         return None
-    return to_ppb(timex.freq, timex.tick_us)
+    return to_ppb(timex.freq, timex.tick_us) + slewing_ppb(timex, left_us)
+
+
+def slewing_ppb(timex: Timex, adjtime_left_us: int) -> int:
+    """
+    The rate at which the kernel itself slews a phase now, beside frequency and tick: the offset of its phase-locked loop
+    (ntpd, systemd-timesyncd), of which a share of 2^-(2 + time constant) is slewed in each second, and what is left of
+    adjtime(3), by at most 500 us a second (second_overflow in kernel/time/ntp.c). Positive: the clock runs faster.
+    """
+    offset_ns = timex.offset if timex.status & _STA_NANO else timex.offset * _NS_PER_US
+    loop_ppb = abs(offset_ns) >> (_SHIFT_PLL + max(0, timex.constant))
+    left_ppb = min(abs(adjtime_left_us), _ADJTIME_US_PER_S) * _NS_PER_US
+    return (loop_ppb if offset_ns > 0 else -loop_ppb) + (left_ppb if adjtime_left_us > 0 else -left_ppb)
 
 
 def to_ppb(freq: int, tick_us: int = _NOMINAL_TICK_US) -> int:

@@ -7,7 +7,7 @@ import os
 import struct
 
 from timesyncd.clocks import STEP_TOLERANCE_NS, Clocks, real_minus_boot_ns
-from timesyncd.drivers.kernel._machine import Machine, to_ppb
+from timesyncd.drivers.kernel._machine import Machine, system_frequency_ppb, to_ppb
 from timesyncd.drivers.phc._ioctl import (
     OFFSET_IOCTLS,
     PhcIoctl,
@@ -72,7 +72,7 @@ class PhcDevice:
             width_ns=window.width_ns,
             method=request.name.lower(),
             frequency_ppb=self.frequency_ppb(),
-            system_frequency_ppb=self._system_frequency_ppb(),
+            system_frequency_ppb=system_frequency_ppb(self._machine.system_timex, self._machine.adjtime_left_us),
             steered=steered,
             max_frequency_ppb=self.max_frequency_ppb,
         )
@@ -109,13 +109,6 @@ class PhcDevice:
             return max_frequency_ppb(self._call(PhcIoctl.CAPABILITIES, 0))
         except OSError:
             return None
-
-    def _system_frequency_ppb(self) -> int | None:
-        try:
-            timex = self._machine.system_timex()
-        except OSError:
-            return None
-        return to_ppb(timex.freq, timex.tick_us)
 
     def _call(self, request: PhcIoctl, readings: int) -> bytes:
         """Raises OSError."""

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.drivers.kernel._machine import frequency_ppb, to_ppb
+from timesyncd.drivers.kernel._machine import frequency_ppb, slewing_ppb, system_frequency_ppb, to_ppb
+from timesyncd.drivers.kernel._machine import parse as parse_timex
 from timesyncd.drivers.ptp4l import _management
 from timesyncd.drivers.ptp4l._management import (
     Content,
@@ -188,6 +189,33 @@ def test_nothing_but_get_and_subscribe_can_be_built() -> None:
 def test_the_kernels_frequency_in_ppb(freq: int, tick_us: int, ppb: int) -> None:
     """2^16 is 1 ppm; one microsecond a tick of 10 ms is 100 ppm."""
     assert to_ppb(freq, tick_us) == ppb
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "constant", "left_us", "ppb"),
+    [
+        (0, 0x40, 7, 0, 0),
+        (10_000_000, 0x2001, 7, 0, 19_531),  # systemd-timesyncd corrects 10 ms: a 512th of it in this second
+        (-10_000, 0x0001, 7, 0, -19_531),  # the same in microseconds
+        (500_000_000, 0x2001, 0, 0, 125_000_000),
+        (0, 0x40, 7, 3_000_000, 500_000),  # adjtime(3) of openntpd
+        (0, 0x40, 7, -120, -120_000),  # its last second
+    ],
+)
+def test_what_the_kernel_slews_by_itself_counts(
+    offset: int, status: int, constant: int, left_us: int, ppb: int
+) -> None:
+    """Frequency and tick stand still while the phase-locked loop and adjtime(3) move the clock."""
+    octets = bytearray(208)
+    struct.pack_into("<q", octets, 8, offset)
+    struct.pack_into("<iq", octets, 40, status, 0)
+    struct.pack_into("<q", octets, 48, constant)
+    struct.pack_into("<q", octets, 88, 10_000)
+    timex = parse_timex(bytes(octets), 0)
+
+    assert (timex.offset, timex.status, timex.constant) == (offset, status, constant)
+    assert slewing_ppb(timex, left_us) == ppb
+    assert system_frequency_ppb(lambda: timex, lambda: left_us) == ppb
 
 
 def test_the_frequency_can_be_read_here() -> None:
