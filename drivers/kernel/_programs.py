@@ -53,7 +53,7 @@ _PHC2SYS_VALUED = "cdfsEPISFRNOLMiunzltDAC"
 #: linuxptp's servos that pass the offset to another program and steer no clock.
 _PASSIVE_SERVOS = {"ntpshm", "refclock_sock"}
 
-#: Short options of linuxptp as (item, value); "" stands for the option's own value.
+#: Short options of linuxptp as (item, value); "" is the option's own value.
 _PTP4L_SHORT = {
     "S": ("time_stamping", "software"),
     "H": ("time_stamping", "hardware"),

@@ -210,7 +210,7 @@ def degrees(raw: Raw, _values: Mapping[int, str]) -> Value:
 
 def position(raw: Raw, _values: Mapping[int, str]) -> Value:
     """
-    Latitude, longitude and height in one line: "12 55 57.387  1 77 36 13.809  1 881.61" (S650 MIB, gnssPosition). The sign stands
+    Latitude, longitude and height in one line: "12 55 57.387  1 77 36 13.809  1 881.61" (S650 MIB, gnssPosition). The sign is
     after its angle: 1 north or east, -1 south or west.
     """
     angle = rf"{_SEXAGESIMAL}\s+([+-]?1)"

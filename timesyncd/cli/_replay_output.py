@@ -11,7 +11,7 @@ from dataclasses import asdict
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import NS_PER_S
 from timesyncd.logs.bounds import BoundRow
-from timesyncd.logs.reading import Kind
+from timesyncd.logs.reading import LogFormat
 from timesyncd.logs.report import LogReport
 from timesyncd.model.replay import REPLAYED_HEADER, ReplayedRow, replayed_line
 from timesyncd.units import duration_text
@@ -20,17 +20,17 @@ _COLUMNS = REPLAYED_HEADER.rstrip("\n").split(",")
 
 #: What a kind's hard bound is against: a column after those of a trace, where it is none of them.
 _REFERENCES = {
-    Kind.CSV: ("gm_hard_ns", "the grandmaster"),
-    Kind.PTP4L: ("gm_hard_ns", "the grandmaster"),
-    Kind.PHC2SYS: ("phc_hard_ns", "the clock that phc2sys follows"),
-    Kind.CHRONY_TRACKING: ("utc_hard_ns", "UTC, as chronyd has it"),
-    Kind.CHRONY_MEASUREMENTS: ("corrected_hard_ns", "the server, of chronyd's corrected time"),
+    LogFormat.CSV: ("gm_hard_ns", "the grandmaster"),
+    LogFormat.PTP4L: ("gm_hard_ns", "the grandmaster"),
+    LogFormat.PHC2SYS: ("phc_hard_ns", "the clock that phc2sys follows"),
+    LogFormat.CHRONY_TRACKING: ("utc_hard_ns", "UTC, as chronyd has it"),
+    LogFormat.CHRONY_MEASUREMENTS: ("corrected_hard_ns", "the server, of chronyd's corrected time"),
 }
 _MEASUREMENTS = {
-    Kind.PTP4L: "Syncs",
-    Kind.PHC2SYS: "readings",
-    Kind.CHRONY_TRACKING: "updates",
-    Kind.CHRONY_MEASUREMENTS: "measurements",
+    LogFormat.PTP4L: "Syncs",
+    LogFormat.PHC2SYS: "readings",
+    LogFormat.CHRONY_TRACKING: "updates",
+    LogFormat.CHRONY_MEASUREMENTS: "measurements",
 }
 
 
@@ -45,7 +45,7 @@ class Output:
         self._columns = _COLUMNS
         self._column = self._reference = ""
 
-    def begin(self, kind: Kind) -> None:
+    def begin(self, kind: LogFormat) -> None:
         """Write the header."""
         self._column, self._reference = _REFERENCES[kind]
         self._columns = _COLUMNS if self._column in _COLUMNS else [*_COLUMNS, self._column]
@@ -84,7 +84,7 @@ class Output:
         if hard_ns is not None and (self.widest is None or hard_ns > self.widest[0]):
             self.widest = hard_ns, t_s
 
-    def summarize(self, name: str, kind: Kind, report: LogReport) -> None:
+    def summarize(self, name: str, kind: LogFormat, report: LogReport) -> None:
         """The report of a log: for people on standard error, or as the last line of JSON."""
         self.flush()
         if self._is_json:
@@ -95,7 +95,7 @@ class Output:
         for line in self._summary(name, kind, report):
             print(line, file=sys.stderr)
 
-    def _summary(self, name: str, kind: Kind, report: LogReport) -> Iterator[str]:
+    def _summary(self, name: str, kind: LogFormat, report: LogReport) -> Iterator[str]:
         span = f"t_s {report.first_t_s} to {report.last_t_s}"
         yield f"{name}: {kind}: {report.measurements} {_MEASUREMENTS[kind]} in {report.lines} lines, {span}"
         yield "  rows: " + ", ".join(f"{status.name} {self.statuses[status]}" for status in ClockStatus)

@@ -15,7 +15,7 @@ from timesyncd.cli._common import add_config_argument, load_config
 from timesyncd.cli._replay_output import Output
 from timesyncd.errors import ConfigError, TraceError
 from timesyncd.logs.bounds import BoundRow
-from timesyncd.logs.reading import Kind, peek_kind, read_log, survey
+from timesyncd.logs.reading import LogFormat, peek_kind, read_log, survey
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.replay import Replay, StoredReplay, read_trace, seconds_text
 from timesyncd.sample import ClockSample
@@ -41,7 +41,7 @@ OnProgress = Callable[[int], None]
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("trace", nargs="?", metavar="FILE", help="a trace or a log (default, or -: standard input)")
     parser.add_argument(
-        "--from", dest="kind", choices=[kind.value for kind in Kind], help="what FILE holds (default: detected)"
+        "--from", dest="kind", choices=[kind.value for kind in LogFormat], help="what FILE holds (default: detected)"
     )
     parser.add_argument("--instance", metavar="NAME", help="of a log: only this pid, tag, host, clock or server")
     parser.add_argument("--port", metavar="PORT", help="of a log of ptp4l: only this port, by number or interface")
@@ -79,7 +79,7 @@ def _replay_file(args: Namespace) -> int:
         with _opened(args.trace, name) as stream, _progress(_size(stream)) as on_progress:
             source = _Lines(stream, name, on_progress, output.flush)
             kind, lines = _kind(args, source)
-            if kind in (None, Kind.CSV):
+            if kind in (None, LogFormat.CSV):
                 _replay_csv(lines, name, output, is_recognized=kind is not None)
             else:
                 _replay_log(lines, name, kind, args, output)
@@ -96,13 +96,13 @@ def _replay_csv(lines: Iterable[str], name: str, output: Output, is_recognized: 
         rows = read_trace(lines, name)
     except TraceError as error:
         raise error if is_recognized else TraceError(f"{error}; {_NO_LOG}") from error
-    output.begin(Kind.CSV)
+    output.begin(LogFormat.CSV)
     put, take = output.put, Replay().accept
     for t_s, row in rows:
         put(t_s, take(row))
 
 
-def _replay_log(lines: Iterable[str], name: str, kind: Kind, args: Namespace, output: Output) -> None:
+def _replay_log(lines: Iterable[str], name: str, kind: LogFormat, args: Namespace, output: Output) -> None:
     report, rows = read_log(lines, name, kind, args.instance, args.port)
     output.begin(kind)
     replay = Replay()
@@ -114,24 +114,24 @@ def _replay_log(lines: Iterable[str], name: str, kind: Kind, args: Namespace, ou
     output.summarize(name, kind, report)
 
 
-def _kind(args: Namespace, source: _Lines) -> tuple[Kind | None, Iterator[str]]:
+def _kind(args: Namespace, source: _Lines) -> tuple[LogFormat | None, Iterator[str]]:
     """
     What the file holds (None: no line shows it), and its lines.
 
     A log in a regular file is read twice, so that several instances in it are found before the first row is written.
     Raises TraceError and ConfigError.
     """
-    kind, lines = Kind(args.kind) if args.kind else None, iter(source)
-    if source.is_file and kind is not Kind.CSV:
+    kind, lines = LogFormat(args.kind) if args.kind else None, iter(source)
+    if source.is_file and kind is not LogFormat.CSV:
         kind = survey(lines, source.name, kind, args.instance)
         lines = source.again()
     elif kind is None:
         kind, lines = peek_kind(lines)
     if kind is None:
         return None, lines
-    if kind is not Kind.PTP4L and args.port is not None:
+    if kind is not LogFormat.PTP4L and args.port is not None:
         raise ConfigError(f"replay: --port is for a log of ptp4l, and {source.name} is {kind}")
-    if kind in (Kind.CSV, Kind.CHRONY_TRACKING) and args.instance is not None:
+    if kind in (LogFormat.CSV, LogFormat.CHRONY_TRACKING) and args.instance is not None:
         raise ConfigError(f"replay: --instance is for a log of several programs or servers; {source.name} is {kind}")
     return kind, lines
 
@@ -194,7 +194,7 @@ def _replay_stored(args: Namespace) -> int:
     place, settings = _store(args)
     readings = clock_readings(place, args.source, args.since)
     replay, output, hardware = StoredReplay(args.source, settings), Output(args.json), set()
-    output.begin(Kind.CSV)
+    output.begin(LogFormat.CSV)
     with _progress(None) as on_progress:
         for done, (unix_ns, reading) in enumerate(readings, start=1):
             output.put(seconds_text(unix_ns), replay.accept(reading))

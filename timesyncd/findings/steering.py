@@ -69,7 +69,7 @@ class _KnownPtp4l:
     frequency_ppb: int | None = None
 
     def update(self, sample: ClockSample) -> None:
-        """A software clock whose frequency stands still from Sync to Sync is not steered (free_running)."""
+        """A software clock whose frequency does not change from Sync to Sync is not steered (free_running)."""
         moved = self.frequency_ppb is not None and sample.frequency_ppb not in (None, self.frequency_ppb)
         self.frequency_ppb, self.syncs = sample.frequency_ppb, self.syncs + 1
         if sample.clock != "realtime":

@@ -12,7 +12,7 @@ from timesyncd.logs.messages import (
     ClockCheck,
     Measurement,
     Message,
-    Summary,
+    OffsetSummary,
     Unreadable,
     parse_phc2sys,
     parse_ptp4l,
@@ -59,7 +59,7 @@ def concerns(entry: Entry, program: str, instances: Instances) -> bool:
     """
     if entry.program not in (None, program):
         return False
-    if entry.instance is None or isinstance(entry.message, (Measurement, Summary)):
+    if entry.instance is None or isinstance(entry.message, (Measurement, OffsetSummary)):
         return True
     origin = entry.instance.origin
     if instances.rejects(origin):
@@ -89,7 +89,7 @@ def _entry(number: int, found: LogLine, boot: int, is_whole: bool) -> Entry:
     program, message, tag = _parsed(found)
     if isinstance(message, Measurement) and not is_whole and not message.is_padded:
         message = Unreadable(message.servo == 1)
-    sink = message.sink or "" if isinstance(message, (Measurement, Summary)) and program == PHC2SYS else ""
+    sink = message.sink or "" if isinstance(message, (Measurement, OffsetSummary)) and program == PHC2SYS else ""
     time = None if message is None else log_time(found)
     return Entry(number, program, Instance(found.origin, tag, sink, boot), message, time, found.text)
 
@@ -104,7 +104,7 @@ def _parsed(found: LogLine) -> tuple[str | None, Message | None, str]:
         other, other_tag = parse_phc2sys(found.text)
         if not isinstance(other, Unreadable):
             return PHC2SYS, other, other_tag
-    if isinstance(message, Summary):
+    if isinstance(message, OffsetSummary):
         return PHC2SYS if message.sink else PTP4L, message, tag
     return (None if message is None or isinstance(message, (ClockCheck, Unreadable)) else PTP4L), message, tag
 

@@ -2,7 +2,7 @@
 The running programs whose lines share a log: which lines belong together, and which of them are replayed. Pure.
 
 Lines of one program that was started again belong together: same name, host and tag, another pid, one after the other.
-Lines that are mixed, or whose monotonic stamps begin anew (another boot), do not.
+Lines that are mixed, or whose monotonic timestamps restart (another boot), do not.
 """
 
 from __future__ import annotations

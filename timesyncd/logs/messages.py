@@ -64,7 +64,7 @@ class Measurement(NamedTuple):
     is_padded: bool = True
 
 
-class Summary(NamedTuple):
+class OffsetSummary(NamedTuple):
     """The root mean square of many measurements, in place of each one."""
 
     sink: str | None = None
@@ -104,7 +104,7 @@ class Unreadable(NamedTuple):
     may_hide_step: bool
 
 
-Message = Measurement | Summary | Transition | BestMaster | ClockSelected | ClockCheck | Unreadable
+Message = Measurement | OffsetSummary | Transition | BestMaster | ClockSelected | ClockCheck | Unreadable
 
 
 def parse_ptp4l(text: str) -> tuple[Message | None, str]:
@@ -146,7 +146,7 @@ def _common(text: str) -> tuple[Message | None, str]:
             return Unreadable(True), _tag(found)
         return Transition(int(found["port"]), found["interface"], old, new), _tag(found)
     if (found := _whole(_SUMMARY, text)) is not None:
-        return Summary(found["sink"]), _tag(found)
+        return OffsetSummary(found["sink"]), _tag(found)
     if (found := _whole(_BEST, text)) is not None:
         return BestMaster(None if found["local"] else found["identity"]), _tag(found)
     if (found := _whole(_CLOCK, text)) is not None:

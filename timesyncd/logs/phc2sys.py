@@ -16,7 +16,7 @@ from timesyncd.logs.bounds import BoundRow
 from timesyncd.logs.entries import Entry, LogTime, concerns
 from timesyncd.logs.instances import Instance, Instances
 from timesyncd.logs.lines import PHC2SYS, Lost
-from timesyncd.logs.messages import ClockCheck, Measurement, Summary, Unreadable
+from timesyncd.logs.messages import ClockCheck, Measurement, OffsetSummary, Unreadable
 from timesyncd.logs.report import LogReport
 
 _RECENT = 16
@@ -58,7 +58,7 @@ class Phc2sysLog:
             report.add_unreadable(entry.line)
         elif isinstance(message, ClockCheck):
             report.foreign_steering += 1
-        elif instance is None or not isinstance(message, (Measurement, Summary)):
+        elif instance is None or not isinstance(message, (Measurement, OffsetSummary)):
             report.other_messages += 1
         elif entry.time is None:
             raise TraceError(f"{self._name}:{entry.line}: no time: the line has neither phc2sys' [seconds] nor a date")
@@ -77,13 +77,13 @@ class Phc2sysLog:
             self._current = instance
         return True
 
-    def _reading(self, message: Measurement | Summary, entry: Entry, time: LogTime) -> BoundRow | None:
+    def _reading(self, message: Measurement | OffsetSummary, entry: Entry, time: LogTime) -> BoundRow | None:
         report, last = self._report, self._last or time
         if (time.t_s, entry.text) in self._recent:
             report.duplicates += 1
             return None
         self._recent.append((time.t_s, entry.text))
-        if isinstance(message, Summary):
+        if isinstance(message, OffsetSummary):
             raise TraceError(f"{self._name}:{entry.line}: {SUMMARY_ERROR}")
         if time.base != last.base or time.time_ns < last.time_ns:
             raise TraceError(

@@ -22,7 +22,7 @@ from timesyncd.logs.messages import (
     ClockSelected,
     Measurement,
     Message,
-    Summary,
+    OffsetSummary,
     Transition,
     Unreadable,
 )
@@ -40,7 +40,7 @@ _RECENT = 16
 #: the median of so many recent ones.
 _GAPS, _LEAST_GAPS = 15, 5
 
-#: Two clocks without pid or tag are told apart when frequency and delay alternate over so many Syncs,
+#: Two clocks without pid or tag are distinguished when frequency and delay alternate over so many Syncs,
 _ALTERNATING = 16
 #: by so many times more than they change from one Sync to the next but one.
 _ALTERNATING_FACTOR = 10
@@ -167,7 +167,7 @@ class Ptp4lLog:
 
     def _dated(self, message: Message, instance: Instance, entry: Entry, time: LogTime) -> TraceRow | None:
         report = self._report
-        if isinstance(message, (Measurement, Summary)) and not self._select(instance, entry.line, time):
+        if isinstance(message, (Measurement, OffsetSummary)) and not self._select(instance, entry.line, time):
             report.other_instances += 1
             return None
         tracker = self._trackers[instance]
@@ -205,7 +205,7 @@ class Ptp4lLog:
         match message:
             case Measurement():
                 return self._sync(tracker, message, line, time)
-            case Summary():
+            case OffsetSummary():
                 raise TraceError(f"{self._name}:{line}: {SUMMARY_ERROR}")
             case Transition():
                 return self._transition(tracker, message, line, time)
@@ -346,7 +346,7 @@ class Ptp4lLog:
             )
 
     def _restarted(self, tracker: _Instance) -> None:
-        """ptp4l was started again under the same name: its ports begin anew."""
+        """ptp4l was started again under the same name: its ports start from their initial state."""
         self._report.restarts += 1
         tracker.ports, tracker.freq_ppb, tracker.syncs = _Ports(), None, 0
         tracker.pending = TraceEvent.RESTARTED

@@ -11,7 +11,7 @@ from timesyncd.logs.chrony import MEASUREMENT, TRACKING, ChronyLog
 from timesyncd.logs.entries import read_entries
 from timesyncd.logs.instances import Instance, Instances
 from timesyncd.logs.lines import PHC2SYS, PTP4L, Origin
-from timesyncd.logs.messages import Measurement, Summary
+from timesyncd.logs.messages import Measurement, OffsetSummary
 from timesyncd.logs.phc2sys import Phc2sysLog
 from timesyncd.logs.ptp4l import Ptp4lLog
 from timesyncd.logs.report import LogReport
@@ -24,7 +24,7 @@ _PEEKED = 100_000
 _TRACE_COLUMN = "t_s"
 
 
-class Kind(StrEnum):
+class LogFormat(StrEnum):
     """What a file holds, by the names that --from takes."""
 
     CSV = "csv"
@@ -34,19 +34,19 @@ class Kind(StrEnum):
     CHRONY_MEASUREMENTS = "chrony-measurements"
 
 
-_PROGRAMS = {PTP4L: Kind.PTP4L, PHC2SYS: Kind.PHC2SYS}
+_PROGRAMS = {PTP4L: LogFormat.PTP4L, PHC2SYS: LogFormat.PHC2SYS}
 _PROGRAM_OF = {kind: program for program, kind in _PROGRAMS.items()}
-_FORMS = {Kind.CHRONY_TRACKING: TRACKING, Kind.CHRONY_MEASUREMENTS: MEASUREMENT}
-_BANNERS = {"Rem. corr.": Kind.CHRONY_TRACKING, "Peer disp.": Kind.CHRONY_MEASUREMENTS}
+_FORMS = {LogFormat.CHRONY_TRACKING: TRACKING, LogFormat.CHRONY_MEASUREMENTS: MEASUREMENT}
+_BANNERS = {"Rem. corr.": LogFormat.CHRONY_TRACKING, "Peer disp.": LogFormat.CHRONY_MEASUREMENTS}
 
 LogRow = tuple[str, TraceRow] | BoundRow
 
 
-def kind_of_line(line: str) -> Kind | None:
+def kind_of_line(line: str) -> LogFormat | None:
     """What a file with this line holds; None: the line does not show it."""
     text = line.strip()
     if _TRACE_COLUMN in [cell.strip(' "\ufeff') for cell in text.split(",")]:
-        return Kind.CSV
+        return LogFormat.CSV
     for kind, form in _FORMS.items():
         if form.fullmatch(text):
             return kind
@@ -58,7 +58,7 @@ def kind_of_line(line: str) -> Kind | None:
     return None
 
 
-def peek_kind(lines: Iterator[str], most: int = _PEEKED) -> tuple[Kind | None, Iterator[str]]:
+def peek_kind(lines: Iterator[str], most: int = _PEEKED) -> tuple[LogFormat | None, Iterator[str]]:
     """The kind by the first line that shows it, among the first `most`; and all lines."""
     peeked: list[str] = []
     for line in lines:
@@ -70,7 +70,7 @@ def peek_kind(lines: Iterator[str], most: int = _PEEKED) -> tuple[Kind | None, I
     return None, chain(peeked, lines)
 
 
-def survey(lines: Iterable[str], name: str, kind: Kind | None, wanted: str | None) -> Kind | None:
+def survey(lines: Iterable[str], name: str, kind: LogFormat | None, wanted: str | None) -> LogFormat | None:
     """
     Read a whole file before it is replayed: its kind, where that is not given, and whether its instances are clear.
 
@@ -84,9 +84,9 @@ def survey(lines: Iterable[str], name: str, kind: Kind | None, wanted: str | Non
             if (shown := kind_of_line(line)) is not None:
                 rest = chain([line], rest)
                 break
-    if shown is Kind.CHRONY_MEASUREMENTS:
+    if shown is LogFormat.CHRONY_MEASUREMENTS:
         _survey_servers(rest, Instances(name, wanted))
-    elif shown in (Kind.PTP4L, Kind.PHC2SYS):
+    elif shown in (LogFormat.PTP4L, LogFormat.PHC2SYS):
         found = _survey_programs(rest, name, wanted)
         if kind is None:
             order = [*(program for program in found if len(found[program])), *(p for p in found if found[p].others)]
@@ -107,13 +107,13 @@ def _survey_programs(lines: Iterable[str], name: str, wanted: str | None) -> dic
     for entry in read_entries(lines):
         if entry.program is None or entry.instance is None or entry.time is None:
             continue
-        if isinstance(entry.message, (Measurement, Summary)):
+        if isinstance(entry.message, (Measurement, OffsetSummary)):
             found[entry.program].add(entry.instance, entry.line, entry.time.time_ns)
     return found
 
 
 def read_log(
-    lines: Iterable[str], name: str, kind: Kind, wanted: str | None = None, port: str | None = None
+    lines: Iterable[str], name: str, kind: LogFormat, wanted: str | None = None, port: str | None = None
 ) -> tuple[LogReport, Iterator[LogRow]]:
     """
     The rows of a log other than a CSV trace, each on demand, and the report, which is complete after the last row.
@@ -122,8 +122,8 @@ def read_log(
     """
     report, instances = LogReport(kind.value), Instances(name, wanted)
     lines = report.count_lines(lines)
-    if kind is Kind.PTP4L:
+    if kind is LogFormat.PTP4L:
         return report, Ptp4lLog(name, instances, report, port).rows(read_entries(lines))
-    if kind is Kind.PHC2SYS:
+    if kind is LogFormat.PHC2SYS:
         return report, Phc2sysLog(name, instances, report).rows(read_entries(lines))
     return report, ChronyLog(name, _FORMS[kind], instances, report).rows(lines)

@@ -29,7 +29,7 @@ GUARD_NS = 2 * NS_PER_S
 #: not include it yet (util.c: leap_second_status).
 AMBIGUOUS_AFTER_NS = 6 * 3_600 * NS_PER_S
 
-#: An NTP daemon has measured anew by then: it polls every 1,024 s at most.
+#: An NTP daemon has measured again by then: it polls every 1,024 s at most.
 NTP_NOTICES_NS = 3_600 * NS_PER_S
 
 

@@ -139,7 +139,7 @@ class NotificationReceiver:
 
     def _follows(self, clock: security.EngineClock, engine: security.SnmpEngine, now_ns: int) -> bool:
         """
-        Whether a signed trap is in the time window. A sender that was reset counts its boots anew, and its traps look like recorded ones:
+        Whether a signed trap is in the time window. A sender that was reset restarts its count of boots, and its traps look like recorded ones:
         then the poller's clock of it, which no recorded message can set back, corrects ours.
         """
         if clock.follow(engine, now_ns):

@@ -98,7 +98,7 @@ class Session:
         self._socket.release()
 
     def verified_engine(self) -> EngineTime | None:
-        """The agent's engine clock now, if a signed message has told it. None over SNMPv2c."""
+        """The agent's engine clock now, if a signed message contained it. None over SNMPv2c."""
         engine = self._requester.verified_engine()
         return None if engine is None else EngineTime(engine.engine_id, engine.boots, engine.time)
 

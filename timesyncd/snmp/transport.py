@@ -225,7 +225,7 @@ class Agent(Protocol):
         """
 
     def verified_engine(self) -> security.SnmpEngine | None:
-        """The agent's engine with its clock now, if a signed message has told it; None over SNMPv2c."""
+        """The agent's engine with its clock now, if a signed message contained it; None over SNMPv2c."""
 
 
 def _silent(kind: type[Silent], text: str, outcome: Outcome) -> Silent:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from timesyncd.errors import TraceError
 from timesyncd.logs.bounds import BoundRow
-from timesyncd.logs.reading import Kind, kind_of_line, peek_kind, read_log, survey
+from timesyncd.logs.reading import LogFormat, kind_of_line, peek_kind, read_log, survey
 from timesyncd.model.replay import Replay, TraceRow
 
 LOGS = Path(__file__).parents[2] / "recordings" / "logs"
@@ -32,18 +32,18 @@ OTHERS = [
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
-        ("t_s,offset_ns,path_delay_ns", Kind.CSV),
-        ('\ufeff"offset_ns","t_s"', Kind.CSV),
-        ("ptp4l[10.000]: rms   12 max   30 freq  -9110 +/- 217 delay   232 +/-   1", Kind.PTP4L),
-        ("[24.634] master offset   -22 s2 freq  -25273 path delay       625", Kind.PTP4L),
-        ("[24.634] CLOCK_REALTIME phc offset   -13 s2 freq   -6785 delay   1651", Kind.PHC2SYS),
-        ("   Date (UTC) Time     IP Address   St   Freq ppm   Skew ppm     Offset L Co  Offset sd Rem. corr.", Kind.CHRONY_TRACKING),
-        ("   Date (UTC) Time     IP Address   L St 123 567 ABCD  LP RP Score    Offset  Peer del. Peer disp.", Kind.CHRONY_MEASUREMENTS),
+        ("t_s,offset_ns,path_delay_ns", LogFormat.CSV),
+        ('\ufeff"offset_ns","t_s"', LogFormat.CSV),
+        ("ptp4l[10.000]: rms   12 max   30 freq  -9110 +/- 217 delay   232 +/-   1", LogFormat.PTP4L),
+        ("[24.634] master offset   -22 s2 freq  -25273 path delay       625", LogFormat.PTP4L),
+        ("[24.634] CLOCK_REALTIME phc offset   -13 s2 freq   -6785 delay   1651", LogFormat.PHC2SYS),
+        ("   Date (UTC) Time     IP Address   St   Freq ppm   Skew ppm     Offset L Co  Offset sd Rem. corr.", LogFormat.CHRONY_TRACKING),
+        ("   Date (UTC) Time     IP Address   L St 123 567 ABCD  LP RP Score    Offset  Peer del. Peer disp.", LogFormat.CHRONY_MEASUREMENTS),
         ("Feb 15 20:04:04 node1 systemd[1]: Started ptp4l.service", None),
         ("", None),
     ],
 )  # fmt: skip
-def test_a_line_shows_what_its_file_is(line: str, kind: Kind | None) -> None:
+def test_a_line_shows_what_its_file_is(line: str, kind: LogFormat | None) -> None:
     """Or does not."""
     assert kind_of_line(line) is kind
 
@@ -51,14 +51,14 @@ def test_a_line_shows_what_its_file_is(line: str, kind: Kind | None) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("chronyd_4.3_measurements.log", Kind.CHRONY_MEASUREMENTS),
-        ("chronyd_4.3_tracking.log", Kind.CHRONY_TRACKING),
-        ("journal_with_pid.log", Kind.PTP4L),
-        ("ptp4l_3.1.1_free_running.log", Kind.PTP4L),
-        ("ptp4l_3.1.1_free_running_syslog.log", Kind.PTP4L),
+        ("chronyd_4.3_measurements.log", LogFormat.CHRONY_MEASUREMENTS),
+        ("chronyd_4.3_tracking.log", LogFormat.CHRONY_TRACKING),
+        ("journal_with_pid.log", LogFormat.PTP4L),
+        ("ptp4l_3.1.1_free_running.log", LogFormat.PTP4L),
+        ("ptp4l_3.1.1_free_running_syslog.log", LogFormat.PTP4L),
     ],
 )
-def test_recorded_logs_are_recognized(name: str, kind: Kind) -> None:
+def test_recorded_logs_are_recognized(name: str, kind: LogFormat) -> None:
     """From a file as from a pipe, which is then read from its first line."""
     lines = (LOGS / name).read_text().splitlines(keepends=True)
     shown, rest = peek_kind(iter(lines))
@@ -76,7 +76,7 @@ def test_a_log_is_read_on_demand() -> None:
             read.append(second)
             yield f"ptp4l[{second}.000]: master offset {second:10d} s2 freq +1 path delay        10\n"
 
-    _, rows = read_log(lines(), "endless", Kind.PTP4L)  # type: ignore[arg-type]
+    _, rows = read_log(lines(), "endless", LogFormat.PTP4L)  # type: ignore[arg-type]
 
     assert [next(rows) and None for _ in range(3)] == [None] * 3
     assert len(read) == 3
@@ -107,8 +107,8 @@ def mutated(seed: int) -> list[str]:
     return lines
 
 
-@given(st.integers(0, 2**32), st.sampled_from([kind for kind in Kind if kind is not Kind.CSV]))
-def test_any_log_is_replayed_or_refused(seed: int, kind: Kind) -> None:
+@given(st.integers(0, 2**32), st.sampled_from([kind for kind in LogFormat if kind is not LogFormat.CSV]))
+def test_any_log_is_replayed_or_refused(seed: int, kind: LogFormat) -> None:
     """No rows without a report, times that do not go back, and no error but TraceError, which names the file."""
     lines, replay, last_ns = mutated(seed), Replay(), -1
     try:
@@ -131,7 +131,7 @@ def test_each_line_is_a_row_or_is_counted(seed: int) -> None:
     """Half a trace is never replayed silently: each Sync in the log is replayed, or stands in the report."""
     lines = mutated(seed)
     try:
-        report, rows = read_log(lines, "a.log", Kind.PTP4L)
+        report, rows = read_log(lines, "a.log", LogFormat.PTP4L)
         syncs = sum(isinstance(row, tuple) and isinstance(row[1], TraceRow) and row[1].is_sync for row in rows)
     except TraceError:
         return

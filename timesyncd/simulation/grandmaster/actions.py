@@ -146,7 +146,7 @@ def _toggle(failure: tuple[str, int], device: Device) -> None:
     device.failures.symmetric_difference_update({failure})
 
 
-class Leap(ScenarioAction):
+class LeapAction(ScenarioAction):
     do: Literal["leap"] = "leap"
     value: Literal["insert", "delete", "none"]
 
@@ -226,7 +226,7 @@ AnyAction = Annotated[
     | Raise
     | Clear
     | Storm
-    | Leap
+    | LeapAction
     | UtcOffset
     | Clients
     | Firmware
@@ -287,7 +287,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "reboot": Scenario("it reboots: silence, warm-up, fast track", (Reboot(),), course=True),
     "alarm-storm": Scenario("alarms come and go, twenty changes a second", (Storm(value=60),), course=True),
-    "leap": Scenario("a leap second is announced", (Leap(value="insert"),)),
+    "leap": Scenario("a leap second is announced", (LeapAction(value="insert"),)),
     "wrong-utc-offset": Scenario("its TAI-UTC offset becomes wrong", (UtcOffset(value=36),), course=True),
     "slow-agent": Scenario("it answers SNMP after 3 seconds", (AnswerDelay(value=3),)),
     "lossy": Scenario("it loses a third of the datagrams, each way", (Loss(value=0.33),)),
