@@ -32,9 +32,9 @@ from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import ConfigError
 from timesyncd.ipc.clock_segment import DEFAULT_FOLDER
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.grandmaster import HoldoverCurve
-from timesyncd.model.source import SourceSettings
 from timesyncd.training.policy.text import parse_policy
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]

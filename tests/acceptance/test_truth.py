@@ -22,9 +22,9 @@ from timesyncd.bound import ErrorBound, Term
 from timesyncd.clocks import SystemClocks
 from timesyncd.driver import Runner
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.source import SourceSettings
 from timesyncd.sample import ClockSample, NoSample
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.ptp4l import DOMAIN

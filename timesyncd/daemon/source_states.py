@@ -9,8 +9,8 @@ from collections.abc import Collection
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.steering import steering_text
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.leap import Leap
-from timesyncd.model.source import SourceSettings
 from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
 
 ClockReading = ClockSample | PhcSample | UtcSample | KernelSample

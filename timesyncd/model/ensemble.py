@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from timesyncd.bound import ClockStatus, ErrorBound, Reason
+from timesyncd.model.assumptions import Refutation
 from timesyncd.model.error_bound import (
     EnsembleSettings,
     coasted,
@@ -31,7 +32,7 @@ from timesyncd.model.leap import Leap, LeapTable, LeapWatch, is_around_month_end
 from timesyncd.model.oscillator import Drift
 from timesyncd.model.phc import PhcLink, PhcMemory, SyncCrossing
 from timesyncd.model.selection import Agreement, Claim, agree
-from timesyncd.model.source import CarriedSync, Coasting, ParentBound, Refutation, SourceMemory
+from timesyncd.model.source import CarriedSync, Coasting, ParentBound, SourceMemory
 from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
 
 #: The programs that steer CLOCK_REALTIME and never slew an NTP daemon's offset away, as the kernel driver names them.

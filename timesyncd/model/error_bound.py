@@ -21,10 +21,11 @@ from timesyncd.bound import (
     unbounded,
 )
 from timesyncd.clocks import HALF_SECOND_NS, NS_PER_S
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.grandmaster import GrandmasterVerdict
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
-from timesyncd.model.source import Coasting, ParentBound, SourceSettings
+from timesyncd.model.source import Coasting, ParentBound
 from timesyncd.sample import ACCURACY_NS, ClockSample, UtcOrigin, UtcSample
 
 #: Clock classes on the PTP timescale: locked to a primary reference, and in holdover within specification.

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from timesyncd.bound import ClockStatus, ErrorBound, status_at
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.errors import TraceError
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings, combined, utc_error, wider
-from timesyncd.model.source import SourceSettings
 from timesyncd.sample import ClockSample, NoSample, PortState, identity_text
 
 if TYPE_CHECKING:

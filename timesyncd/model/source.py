@@ -13,33 +13,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, Rate, Term
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
+from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings, assumed
 from timesyncd.model.delay_filter import DelayFilterWindow, DelayRefreshClock, FilterEntry
 from timesyncd.model.oscillator import Drift, Oscillator
 from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, response_ppb, steering_ppb
 from timesyncd.model.statistics import OUTLIER_FACTOR, RobustMean, SlidingMaximum, statistical_terms
 from timesyncd.sample import ClockSample, DelayExchange
-
-
-@dataclass(frozen=True, slots=True)
-class SourceSettings:
-    """The assumptions about a clock source, `[source.bounds]` in the file; docs/error-bound.md explains each."""
-
-    local_drift_ppb: int = 50_000
-    drift_floor_ppb: int = 1_000
-    grandmaster_rate_ppb: int = 100
-    delay_filter_length: int = 10
-    boundary_clock_error_ns: int | None = None
-    asymmetry_uncertainty_ns: int = 0
-    path_minimum_ns: int = 0
-    step_tolerance_ns: int = STEP_TOLERANCE_NS
-    grandmaster_holdover_budget_ns: int = 1_500
-    utc_offset_s: int = 37
-
 
 #: The growth from a measurement to its reading is a term of the bound up to this long, beyond it is age.
 _MAX_READING_NS = 2 * NS_PER_S
@@ -54,24 +37,6 @@ _SHORT_GAP_NS = 10 * NS_PER_S
 
 #: Each slope of so long a time must exceed an assumption to refute it.
 _STEEP_FOR_NS = 10 * NS_PER_S
-
-
-class Assumption(StrEnum):
-    """An assumption of `SourceSettings` that samples can refute; the value is its name in the file."""
-
-    LOCAL_DRIFT = "local_drift_ppb"
-    DRIFT_FLOOR = "drift_floor_ppb"
-    GRANDMASTER_RATE = "grandmaster_rate_ppb"
-    BOUNDARY_CLOCK_ERROR = "boundary_clock_error_ns"
-    PATH_MINIMUM = "path_minimum_ns"
-
-
-class Refutation(NamedTuple):
-    """The samples show `observed` where the file assumes `assumed`; the observed value counts from then on."""
-
-    assumption: Assumption
-    assumed: int
-    observed: int
 
 
 class CarriedSync(NamedTuple):
@@ -178,7 +143,7 @@ class SourceMemory:
         self._clock: tuple[str, bool] | None = None
         self._limit_ppb = FASTEST_SERVO_PPB
         self._carried: CarriedSync | None = None
-        self._assumed = _assumed(settings)
+        self._assumed = assumed(settings)
         self.clear()
 
     def clear(self) -> None:
@@ -287,11 +252,10 @@ class SourceMemory:
     @property
     def refutations(self) -> tuple[Refutation, ...]:
         """The assumptions that the samples have refuted so far."""
-        assumed = _assumed(self._settings)
         return tuple(
-            Refutation(which, assumed[which], observed)
-            for which, observed in self._assumed.items()
-            if observed != assumed[which]
+            Refutation(which, value, self._assumed[which])
+            for which, value in assumed(self._settings).items()
+            if self._assumed[which] != value
         )
 
     def refute(self, assumption: Assumption, observed: int) -> None:
@@ -340,7 +304,7 @@ class SourceMemory:
         """Another clock is measured: what was learned does not apply to it."""
         self.clear()
         self._clock, self._origin, self._coasting = clock, None, None
-        self._assumed = _assumed(self._settings)
+        self._assumed = assumed(self._settings)
         self._steering, self._oscillator, self._noise = Steering(), Oscillator(), RobustMean()
 
     def _source_restarted(self, sample: ClockSample) -> bool:
@@ -620,13 +584,3 @@ class SourceMemory:
 
 def _went_back(old: int | None, new: int | None) -> bool:
     return old is not None and new is not None and new < old
-
-
-def _assumed(settings: SourceSettings) -> dict[Assumption, int]:
-    """What the file assumes; the floor of the drift is never above the drift itself."""
-    return {
-        Assumption.LOCAL_DRIFT: settings.local_drift_ppb,
-        Assumption.DRIFT_FLOOR: min(settings.drift_floor_ppb, settings.local_drift_ppb),
-        Assumption.GRANDMASTER_RATE: settings.grandmaster_rate_ppb,
-        Assumption.PATH_MINIMUM: settings.path_minimum_ns,
-    }

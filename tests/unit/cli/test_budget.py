@@ -21,9 +21,9 @@ from timesyncd.cli.budget import (
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc import clock_segment
 from timesyncd.messages.node import BoundMessage, NodeState, bound_fields
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.source import SourceSettings
 from timesyncd.sample import ClockSample, PhcSample
 
 SAMPLES = 600

@@ -22,9 +22,9 @@ from timesyncd.findings.node import (
     utc_conditions,
 )
 from timesyncd.messages.node import NodeState, SourceState
+from timesyncd.model.assumptions import Assumption, Refutation
 from timesyncd.model.ensemble import SharedCause
 from timesyncd.model.selection import Agreement
-from timesyncd.model.source import Assumption, Refutation
 from timesyncd.sample import KernelSample, NoSample, NoSampleCause, NtpSource, PhcSample, UtcOrigin, UtcSample
 
 CALM = KernelSample("kernel", 0, 0, 0, 0, True, "none", 37, disciplines=("chronyd",))

@@ -9,11 +9,12 @@ from samples import nth
 from scenarios import Scenario
 
 from timesyncd.bound import ClockStatus, Reason, Term, unbounded
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.replay import Replay
 from timesyncd.model.selection import Agreement, Claim, agree
-from timesyncd.model.source import SourceMemory, SourceSettings
+from timesyncd.model.source import SourceMemory
 
 SUDDENLY_LONGER = PathSpec(reroutes=(Reroute(300 * NS_PER_S, 300 * NS_PER_S, 310_000, 10_000),))
 

@@ -13,6 +13,7 @@ from samples import HEALTHY, nth
 
 from timesyncd.bound import Bound, ClockStatus, Rate, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.error_bound import (
     EnsembleSettings,
     coasted,
@@ -26,7 +27,7 @@ from timesyncd.model.error_bound import (
 )
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
-from timesyncd.model.source import Coasting, ParentBound, SourceMemory, SourceSettings
+from timesyncd.model.source import Coasting, ParentBound, SourceMemory
 from timesyncd.sample import PhcSample, UtcSample
 
 SETTINGS = SourceSettings()

@@ -16,9 +16,9 @@ from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound, Reason, unbound
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.messages.node import BoundMessage
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.error_bound import grandmaster_bound, utc_bound, utc_seconds_removed, wider
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation, MessageReceipt
-from timesyncd.model.source import SourceSettings
 
 SETTINGS = SourceSettings()
 

@@ -11,8 +11,8 @@ from samples import HEALTHY
 
 from timesyncd.bound import SYSTEM_CLOCK_LIMIT_PPB
 from timesyncd.clocks import NS_PER_S
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.phc import PhcLink, PhcMemory
-from timesyncd.model.source import SourceSettings
 from timesyncd.sample import PhcSample
 
 SETTINGS = SourceSettings()

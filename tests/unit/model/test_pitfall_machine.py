@@ -14,10 +14,10 @@ from scenarios import Scenario
 from timesyncd.bound import ClockStatus, ErrorBound, Reason
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.node import kernel_conditions
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.replay import Replay, TraceRow
-from timesyncd.model.source import SourceSettings
 from timesyncd.sample import KernelSample, NoSample, PortState, UtcSample
 
 UTC: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}

@@ -9,7 +9,8 @@ from clock_lab import DELAY_NS, Lab, assert_holds, gentle, settled
 from samples import INTERVAL_NS, nth
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.source import Assumption, Refutation, SourceMemory, SourceSettings
+from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings
+from timesyncd.model.source import SourceMemory
 
 SETTINGS = SourceSettings()
 

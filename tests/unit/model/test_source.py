@@ -11,7 +11,8 @@ from samples import nth
 
 from timesyncd.bound import Rate, Term
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.source import ParentBound, SourceMemory, SourceSettings
+from timesyncd.model.assumptions import SourceSettings
+from timesyncd.model.source import ParentBound, SourceMemory
 
 SETTINGS = SourceSettings()
 

@@ -24,8 +24,9 @@ from samples import HEALTHY
 
 from timesyncd.bound import Rate, Term
 from timesyncd.clocks import NS_PER_S
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.servo import FASTEST_SERVO_PPB
-from timesyncd.model.source import SourceMemory, SourceSettings
+from timesyncd.model.source import SourceMemory
 from timesyncd.sample import ClockSample
 
 SETTINGS = SourceSettings()
