@@ -115,12 +115,11 @@ class Ptp4l:
         self._client.clock_identity = self._history.clock_identity = default.clock_identity
         self._number_ports, self._history.domain = default.number_ports, default.domain
         stamping = self._options.time_stamping or await self._time_stamping()
-        phc = await self._phc_index() if stamping == "hardware" else None
-        self._phc = None if phc is None else PhcReader(self._name, phc, self._machine)
-        self._history.clock = "realtime" if stamping == "software" else _phc_name(phc)
+        self._history.clock = "realtime" if stamping == "software" else _phc_name(None)
         self._history.granularity_ns = _GRANULARITY_NS[stamping]
         self._port, self._followers = 1, ()
         await self._ask_all_ports()
+        await self._find_phc()
         self._pushes = PushSubscription(
             own_path(self._runtime_dir, self._name, ".push"), self._server, self._new_requester(), self._clocks
         )
@@ -156,6 +155,7 @@ class Ptp4l:
         self._history.daemon_pid = self._client.server_pid if self._client else None
         if snapshot.port.state not in FOLLOWING:
             await self._ask_all_ports()
+            await self._find_phc()
         return self._with_exchanges(self._history.take(snapshot), snapshot)
 
     def _with_exchanges(self, reading: Reading | None, snapshot: Ptp4lSnapshot) -> Reading | None:
@@ -246,6 +246,21 @@ class Ptp4l:
         self._phc_problem = None
         return reading if isinstance(reading, PhcSample) else None
 
+    async def _find_phc(self) -> None:
+        """
+        Which PHC ptp4l measures. It may change while no port follows: another slave of a bond, or another port, becomes
+        the active one.
+        """
+        if self._history.clock == "realtime":
+            return
+        index = await self._phc_index()
+        if self._phc is not None and self._history.clock == _phc_name(index):
+            return
+        if self._phc is not None:
+            self._phc.close()
+        self._phc = None if index is None else PhcReader(self._name, index, self._machine)
+        self._history.clock = _phc_name(index)
+
     async def _phc_index(self) -> int | None:
         """
         The index of the PTP hardware clock: as configured, as ptp4l 4.x reports it, or that of the port's interface; None
@@ -253,10 +268,10 @@ class Ptp4l:
         """
         if self._options.phc is not None:
             return self._options.phc
-        response = (await self._query((ManagementId.PORT_HWCLOCK_NP, 1)))[0]
+        response = (await self._query((ManagementId.PORT_HWCLOCK_NP, self._port)))[0]
         if not isinstance(response, Refused):
             return _expect(PortHwclock, response).phc
-        response = (await self._query((ManagementId.PORT_PROPERTIES_NP, 1)))[0]
+        response = (await self._query((ManagementId.PORT_PROPERTIES_NP, self._port)))[0]
         if isinstance(response, Refused):
             return None
         interface = _expect(PortProperties, response).interface

@@ -693,6 +693,24 @@ async def test_the_phc_is_read_at_each_sync(
     assert taken.phc.as_of_ns >= taken.read_ns
 
 
+async def test_another_slave_of_a_bond_brings_another_phc(server: ScriptedPtp4l, lab: Lab) -> None:
+    """While no port follows, ptp4l may change its clock: the next Syncs belong to the new one, and the old is not read."""
+    (lab.root / "dev" / "ptp5").touch()
+    server.script.stamping, server.script.phc = 1, 3
+    driver = await primed(server, lab.phc.clocks, machine=lab.machine())
+    server.script.sync(2)
+    before = await sample(driver)
+    server.script.state, server.script.phc = PortState.LISTENING, 5
+    await driver.poll()
+    server.script.state = PortState.SLAVE
+    server.script.sync(3)
+    after = await sample(driver)
+    await driver.close()
+
+    assert (before.clock, before.phc and before.phc.clock) == ("phc:3", "phc:3")
+    assert (after.clock, after.phc and after.phc.clock) == ("phc:5", "phc:5")
+
+
 async def test_a_phc_that_cannot_be_read_is_reported_once(
     server: ScriptedPtp4l, lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
