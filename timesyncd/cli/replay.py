@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -193,24 +194,31 @@ def _replay_stored(args: Namespace) -> int:
 
     place, settings = _store(args)
     readings = clock_readings(place, args.source, args.since)
-    replay, output, hardware = StoredReplay(args.source, settings), Output(args.json), set()
+    replay, output, of_phc = StoredReplay(args.source, settings), Output(args.json), Counter[str]()
+    samples = 0
     output.begin(LogFormat.CSV)
     with _progress(None) as on_progress:
         for done, (unix_ns, reading) in enumerate(readings, start=1):
             output.put(seconds_text(unix_ns), replay.accept(reading))
-            if isinstance(reading, ClockSample) and reading.clock != "realtime":
-                hardware.add(reading.clock)
+            if isinstance(reading, ClockSample):
+                samples += 1
+                of_phc.update([reading.clock] if reading.clock != "realtime" and reading.phc is None else [])
             if done % _BATCH == 0:
                 output.flush()
                 on_progress(done)
     output.flush()
-    if hardware:
-        clocks = ", ".join(sorted(hardware))
-        print(
-            f"{args.source} measures {clocks}: the bounds are those of that clock, not of the system clock",
-            file=sys.stderr,
-        )
+    if of_phc:
+        print(_phc_note(args.source, of_phc, samples), file=sys.stderr)
     return 0
+
+
+def _phc_note(source: str, of_phc: Counter[str], samples: int) -> str:
+    """Which rows bound a PHC: `of_phc` counts the samples that lack the reading of it by which a Sync is carried over."""
+    clocks, without = ", ".join(sorted(of_phc)), of_phc.total()
+    if without == samples:
+        return f"{source} measures {clocks}: the bounds are those of that clock, not of the system clock"
+    counts = f"in {without} of {samples} samples {source} did not read the PHC"
+    return f"{counts}: these rows bound {clocks}, and not the system clock"
 
 
 def _store(args: Namespace) -> tuple[StoreLocation, EnsembleSettings]:

@@ -20,7 +20,7 @@ from timesyncd.config import StoreSettings as Settings
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.observation import Observation
 from timesyncd.model.replay import StoredReplay, seconds_text
-from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PortState
+from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PhcSample, PortState
 from timesyncd.store.writer import Store
 
 HEADER = "t_s,offset_ns,path_delay_ns,freq_ppb,port_state,gm_present,clock_class,clock_accuracy"
@@ -239,21 +239,36 @@ def test_progress_is_for_a_terminal(trace: Path) -> None:
 
 
 GROUND_NS = time.time_ns() - 60 * NS_PER_S - HEALTHY.as_of_ns
+TAI_MINUS_UTC_NS = 37 * NS_PER_S
 
 
 def stored(index: int, **changes: object) -> ClockSample:
     return nth(index, offset_ns=index % 7, real_minus_boot_ns=GROUND_NS, **changes)
 
 
+def read_at_sync(index: int, source: str) -> ClockSample:
+    """A Sync on a PHC on TAI, which was read one millisecond after it."""
+    sample = stored(index, source=source, clock="phc:0", ptp_timescale=True, current_utc_offset_s=37)
+    at_ns = sample.as_of_ns + 1_000_000
+    phc = PhcSample(source, "phc:0", at_ns, GROUND_NS, -TAI_MINUS_UTC_NS, 600, "extended", -20, -20)
+    return replace(sample, read_ns=at_ns, ingress_time_ns=phc.phc_ns - 1_000_000, phc=phc)
+
+
 @pytest.fixture(scope="module")
 def store_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two hundred samples of ptp within the last minute, then a restart; as many of a PHC; one of a grandmaster."""
+    """
+    Two hundred samples of ptp within the last minute, then a restart; as many of a PHC, which is read at none, at each, or
+    at all but the last ten Syncs; one of a grandmaster.
+    """
     path = tmp_path_factory.mktemp("store") / "history.sqlite"
     store = Store(Settings(path=path), SystemClocks(), lambda problem: None)
     store.start()
     for index in range(200):
         store.put(Observation(stored(index), None))
         store.put(Observation(stored(index, source="nic", clock="phc:0"), None))
+        store.put(Observation(read_at_sync(index, "card"), None))
+        mixed = read_at_sync(index, "mixed")
+        store.put(Observation(mixed if index < 190 else replace(mixed, phc=None), None))
     store.put(Observation(NoSample("ptp", 1, "ptp4l restarted", restarted=True, port_state=PortState.LISTENING), None))
     store.put(Observation(GrandmasterSample("gm", SystemClocks().boottime_ns()), None))
     store.stop()
@@ -295,6 +310,23 @@ def test_the_bounds_of_a_hardware_clock_are_named(store_path: Path, capsys: pyte
     assert complaints == "nic measures phc:0: the bounds are those of that clock, not of the system clock\n"
 
 
+def test_where_the_phc_was_read_the_bounds_are_those_of_the_system_clock(
+    store_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store whose samples hold the PHC's reading gives the system clock's bounds, and no message states otherwise."""
+    _, lines, complaints = replayed_store(capsys, "--source", "card", "--store", str(store_path))
+
+    assert (lines[-1].split(",")[1], complaints) == ("SYNCHRONIZED", "")
+
+
+def test_samples_without_the_phc_s_reading_are_counted(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where some Syncs have a reading of the PHC and others none, the message is about the latter alone."""
+    _, _, complaints = replayed_store(capsys, "--source", "mixed", "--store", str(store_path))
+
+    without = "in 10 of 200 samples mixed did not read the PHC"
+    assert complaints == f"{without}: these rows bound phc:0, and not the system clock\n"
+
+
 @pytest.mark.parametrize(("source", "why"), [("gm", "is no PTP source (ptp4l)"), ("other", "is not in the store")])
 def test_a_source_without_ptp_is_an_error(
     store_path: Path, capsys: pytest.CaptureFixture[str], source: str, why: str
@@ -302,7 +334,7 @@ def test_a_source_without_ptp_is_an_error(
     """The error lists the sources that can be replayed."""
     printed = replayed_store(capsys, "--source", source, "--store", str(store_path))
 
-    line = f"{store_path}: source {source!r} {why}; PTP sources that can be replayed: nic, ptp"
+    line = f"{store_path}: source {source!r} {why}; PTP sources that can be replayed: card, mixed, nic, ptp"
     assert printed == (2, [], f"timesyncd: {line}\n")
 
 
