@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Subscriber(Protocol[T_contra]):
 
 class Subscription(Generic[T]):
     """
-    An asynchronous iterator over the values published since its creation. `dropped` counts the values that it lost.
+    The values published since its creation: `await anext()` gives the next. `dropped` counts the values that it lost.
     """
 
     def __init__(self, size: int) -> None:
@@ -36,9 +36,6 @@ class Subscription(Generic[T]):
             self.dropped += 1
         self._queue.append(value)
         self._ready.set()
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self
 
     async def __anext__(self) -> T:
         while not self._queue:
@@ -74,8 +71,3 @@ class Feed(Generic[T]):
     @property
     def has_subscribers(self) -> bool:
         return bool(self._subscribers)
-
-    @property
-    def dropped(self) -> int:
-        """The number of values that the current subscribers lost."""
-        return sum(subscriber.dropped for subscriber in self._subscribers)
