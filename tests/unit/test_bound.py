@@ -59,6 +59,11 @@ def test_a_bound_that_does_not_grow_reaches_no_limit() -> None:
         unbounded(Reason.NO_SAMPLE_YET).age_at(6_000)
 
 
+def test_an_unbounded_error_stays_unbounded_against_another_clock() -> None:
+    """A known difference to another clock makes no number of an unknown error, and the reason stays."""
+    assert unbounded(Reason.NO_SAMPLE_YET).plus(500, 100) == unbounded(Reason.NO_SAMPLE_YET)
+
+
 ERROR_BOUND_PAGE = Path(__file__).parents[2] / "docs" / "error-bound.md"
 
 

@@ -277,6 +277,7 @@ def test_options_that_a_driver_rejects_name_their_grandmaster(monkeypatch: pytes
         ('[web]\ncertificate = "c.pem"', "t.toml: web: certificate and key must be set together, or neither"),
         ('[web]\nclient_ca = "ca.pem"', "t.toml: web: client_ca requires certificate and key"),
         ('[mqtt]\nhost = "b"\nca = "ca.pem"', "t.toml: mqtt: ca, certificate and key require tls = true"),
+        ('[mqtt]\nhost = "b"\ntls = true\nkey = "k.pem"', "t.toml: mqtt: certificate and key must be set together, or neither"),
         ('[store]\npath = "a"\nurl = "postgresql://db/t"', "t.toml: store: path and url exclude each other: set one of them"),
         ('[store]\nurl = "postgresql://db/t?password=x"', "t.toml: store: url must not contain a password: set password = { file = ... }"),
         ('[store]\npassword = { env = "X" }', "t.toml: store: password requires url"),

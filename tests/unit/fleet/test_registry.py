@@ -338,3 +338,12 @@ def test_without_nodes_the_alignment_is_unknown() -> None:
     """A hub that has just started has no states, so the alignment is unknown."""
     assert Fleet().alignment(None, NOW).alignment_ns is None
     assert Fleet().alignment_state([], NOW).nodes == []
+
+
+def test_a_synchronized_node_whose_state_has_no_age_has_no_bound() -> None:
+    """A bound of unknown age bounds nothing: the reason is the missing bound, and not the status, which is good."""
+    undated, unknown = state("a", age_ns=None), state("b", status="UNKNOWN")
+    fleet = fleet_of(undated, unknown)
+    reasons = [clock(fleet, name).why_unbounded(NOW) for name in "ab"]
+
+    assert [reason and reason.text for reason in reasons] == ["no bound", "the clock is UNKNOWN"]

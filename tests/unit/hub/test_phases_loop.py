@@ -238,3 +238,41 @@ def test_another_hubs_plan_goes_on() -> None:
         job: slot.phase for job, slot in plan.slots.items()
     }
     assert decide(adopted, members_of(pair), 0, plan.made_ns + 100 * NS_PER_S).slots == adopted.slots
+
+
+def heavy_newcomer(compute_ns: Callable[[random.Random], float]) -> Member:
+    """A job without a slot that sends for a good part of its time."""
+    job = SimulatedJob("new", compute_ns, 100 * MS)
+    run([job], 60, plans=False)
+    return Member(job.name, 0, job.steps[-60:], len(job.steps))
+
+
+def test_a_job_that_arrives_on_the_link_ends_the_plan() -> None:
+    """A job that sends much and has no place would delay the others in theirs; the reason names it."""
+    pair, plan = planned()
+    after = decide(plan, [*members_of(pair), heavy_newcomer(steady(100 * MS))], 0, plan.made_ns + NS_PER_S)
+
+    assert plan.slots and not after.slots
+    assert after.reason == CodedReason(PhaseReason.JOB_ARRIVED, "plan abandoned: new arrived on the link")
+
+
+def test_a_heavy_job_without_a_stable_period_leaves_no_room() -> None:
+    """The other two have one, and are not made to wait for places that the third would not respect."""
+    pair = jobs_in_phase(60)
+    fresh = [Member(job.name, 0, job.steps[-60:], len(job.steps)) for job in pair]
+    unsteady = heavy_newcomer(lambda source: source.uniform(20, 400) * MS)
+    after = decide(LinkPlan(), [*fresh, unsteady], 0, 0)
+
+    assert len(decide(LinkPlan(), fresh, 0, 0).slots) == 2
+    assert not after.slots
+    assert after.reason.code is PhaseReason.NO_STABLE_PERIOD
+    assert after.reason.text.startswith("new has no stable period")
+
+
+@pytest.mark.parametrize("alignment_ns", [None, 10 * MS])
+def test_no_plan_is_made_on_clocks_that_are_not_known_well(alignment_ns: int | None) -> None:
+    """Jobs that a plan would make faster get none while their clocks are unknown or too far apart; the reason says so."""
+    fresh = [Member(job.name, 0, job.steps[-60:], len(job.steps)) for job in jobs_in_phase(60)]
+    after = decide(LinkPlan(), fresh, alignment_ns, 0)
+
+    assert (len(after.slots), after.reason.code) == (0, PhaseReason.CLOCKS_UNKNOWN)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from batches import NOW, batch, mark
+from batches import MS, NOW, batch, mark
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import HubSettings
+from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs import joining as jobs_module
+from timesyncd.jobs import ranks
 from timesyncd.jobs.joining import Jobs
 from timesyncd.jobs.state import analyse
-from timesyncd.messages.jobs import MarkBatch
+from timesyncd.messages.jobs import MarkBatch, VerdictCode
 
 
 def test_a_late_batch_of_a_former_world_changes_nothing() -> None:
@@ -109,3 +112,27 @@ def test_messages_that_wait_are_dropped_where_there_is_no_room(monkeypatch: pyte
     (job,) = jobs
 
     assert [number for _, number in job.messages] == list(range(65, 105))
+
+
+def test_delays_of_too_many_pairs_are_refused_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pairs keep their delays; a mark that is not measured is counted, so that the job's state shows it."""
+    monkeypatch.setattr(ranks, "MAX_PAIRS", 3)
+    jobs = Jobs(100)
+    for one in batches_of_pairs(5, 2):
+        jobs.accept(one, NOW)
+    (job,) = jobs
+
+    assert list(job.flows.delays) == [(0, 1), (0, 2), (0, 3)]
+    assert job.refused == 2 * 2
+
+
+def test_a_collective_that_a_rank_left_before_another_arrived_has_no_verdict() -> None:
+    """Such marks are of no wait for all ranks: no clock is called stepped, and no rank late."""
+    marks = [mark(0, offset_ns=0, duration_ns=5 * MS), mark(0, offset_ns=20 * MS, duration_ns=30 * MS)]
+    hub = Hub(HubSettings(), "hub")
+    for rank, one in enumerate(marks):
+        hub.accept_marks(batch(rank, replace(one, kind=Kind.HOOK)), NOW)
+    (found,) = hub.advance(NOW, 0).jobs
+
+    assert (found.verdict_code, found.stragglers) == (VerdictCode.NO_WAIT_FOR_ALL_RANKS, [])
+    assert found.verdict.startswith("inconclusive: a rank left before another arrived")

@@ -334,3 +334,35 @@ def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
     """One line that names it."""
     with pytest.raises(TraceError, match="no such file or folder"):
         load(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("content", [b"", struct.pack("<I", 400) + b"cut"])
+def test_a_rank_that_was_killed_before_its_first_datagram_is_left_out(tmp_path: Path, content: bytes) -> None:
+    """Its file holds nothing that is whole; the other ranks are read all the same."""
+    recorded(tmp_path, steps=30)
+    (tmp_path / "rank-9-1.marks").write_bytes(content)
+
+    assert sorted(load(tmp_path).ranks) == [0, 1]
+
+
+def test_a_mark_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    """One line that names the file and the system's reason."""
+    (tmp_path / "rank-0-1.marks").mkdir()
+
+    with pytest.raises(TraceError, match=r"^\S+/rank-0-1\.marks: Is a directory$"):
+        load(tmp_path)
+
+
+def test_ranks_of_clients_that_do_not_send_their_start_are_one_run(tmp_path: Path) -> None:
+    """Without the time of joining, a rank's run begins with its first mark, an hour after the other run's."""
+    for rank, run in ((0, 0), (0, 1), (1, 1)):
+        one = Rank(tmp_path, rank)
+        one.header = replace(one.header, joined_ns=0)
+        for step in range(run * 180_000, run * 180_000 + 30):
+            one.step(step)
+        one.meter.close()
+        next(tmp_path.glob(f"rank-{rank}-{os.getpid()}-*.marks")).rename(tmp_path / f"rank-{rank}-{run + 1}.marks")
+    found = load(tmp_path)
+
+    assert sorted(found.ranks) == [0, 1]
+    assert [sync.step for sync in found.syncs] == list(range(180_000, 180_030))
