@@ -45,7 +45,9 @@ class Refutation(NamedTuple):
 
 def assumed(settings: SourceSettings) -> dict[Assumption, int]:
     """What the file assumes; the floor of the drift is never above the drift itself."""
+    configured_ns = settings.boundary_clock_error_ns
     return {
+        **({} if configured_ns is None else {Assumption.BOUNDARY_CLOCK_ERROR: configured_ns}),
         Assumption.LOCAL_DRIFT: settings.local_drift_ppb,
         Assumption.DRIFT_FLOOR: min(settings.drift_floor_ppb, settings.local_drift_ppb),
         Assumption.GRANDMASTER_RATE: settings.grandmaster_rate_ppb,

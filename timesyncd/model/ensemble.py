@@ -10,8 +10,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from timesyncd.bound import ClockStatus, ErrorBound, Reason
-from timesyncd.model.assumptions import Refutation
+from timesyncd.bound import ClockStatus, ErrorBound, Reason, growth_ns
+from timesyncd.model.assumptions import Assumption, Refutation
+from timesyncd.model.boundary_clocks import (
+    RATE_CONFIRMED_AFTER_NS,
+    BoundaryClockWatch,
+    Confirmations,
+    GrandmasterView,
+    observed_rate_ppb,
+)
 from timesyncd.model.error_bound import (
     EnsembleSettings,
     coasted,
@@ -105,6 +112,8 @@ class Ensemble:
         self._ntp: dict[str, UtcSample] = {}
         self._apart: dict[str, set[frozenset[str]]] = {}
         self._grandmasters: dict[str, _KnownGrandmaster] = {}
+        self._boundary_clocks = BoundaryClockWatch()
+        self._rates_apart = Confirmations()
         self._vm_disruptions: int | None = None
         self._may_slew = True
 
@@ -144,8 +153,61 @@ class Ensemble:
         if parent is None:
             return EnsembleUpdate(self._coasted(reading.source, memory.coasting(reading.read_ns), reading.read_ns))
         self._samples[reading.source], self._parents[reading.source] = reading, parent
+        others = self._compare_references(reading)
         bound = self._source_bound(reading.source)
-        return EnsembleUpdate(self._published(bound, reading.read_ns), parent.phase_jump_ns, bound)
+        published = (self._published(each, reading.read_ns) for each in (bound, *map(self._source_bound, others)))
+        return EnsembleUpdate(next(filter(None, published), None), parent.phase_jump_ns, bound)
+
+    def _compare_references(self, reading: ClockSample) -> list[str]:
+        """
+        Compare this source with those that follow another parent: what one of them shows may refute what is assumed of
+        the clocks behind both. Returns the other sources whose bounds change thereby.
+        """
+        changed = []
+        for other, sample in self._samples.items():
+            parents = {reading.parent_identity, sample.parent_identity}
+            if other == reading.source or len(parents) < 2 or None in parents or other not in self._bounds:
+                continue
+            if not _is_valid(self._bounds[other], reading.read_ns):
+                continue
+            self._compare_rates(reading, sample)
+            if reading.grandmaster_identity == sample.grandmaster_identity is not None:
+                before_ns = self._boundary_clocks.error_ns(other)
+                self._compare_boundary_clocks(reading, sample)
+                changed += [other] if self._boundary_clocks.error_ns(other) != before_ns else []
+        return changed
+
+    def _compare_boundary_clocks(self, reading: ClockSample, other: ClockSample) -> None:
+        views = {each.source: self._grandmaster_view(each, reading.read_ns) for each in (reading, other)}
+        known = {name: view for name, view in views.items() if view is not None}
+        if len(known) == 2:
+            for name, error_ns in self._boundary_clocks.compare(known, reading.read_ns).items():
+                self._memories[name].refute(Assumption.BOUNDARY_CLOCK_ERROR, error_ns)
+
+    def _grandmaster_view(self, sample: ClockSample, boottime_ns: int) -> GrandmasterView | None:
+        """As the file assumes it; None: the system clock has no bound."""
+        settings, link = self._settings_of(sample).source, self._phc_links.get(sample.clock)
+        parent = system_clock_bound(self._parents[sample.source], sample, settings, link)
+        if parent.bound.bound_ns is None:
+            return None
+        wider_ns = growth_ns(parent.bound.growth_ppb, max(0, boottime_ns - parent.as_of_ns))
+        assumed_ns = self._settings[sample.source].source.boundary_clock_error_ns
+        hops = max(0, sample.steps_removed - 1)
+        return GrandmasterView(parent.low_ns - wider_ns, parent.high_ns + wider_ns, hops, assumed_ns)
+
+    def _compare_rates(self, reading: ClockSample, other: ClockSample) -> None:
+        """The rates that both have learned of one clock."""
+        names = (reading.source, other.source)
+        one, two = (self._memories[name].drift for name in names)
+        clocks = {"realtime" if self._parents[each.source].of_system_clock else each.clock for each in (reading, other)}
+        assumed_ppb = sum(self._settings[name].source.grandmaster_rate_ppb for name in names)
+        observed = observed_rate_ppb(one, two, assumed_ppb) if one and two and len(clocks) == 1 else None
+        has_lasted = self._rates_apart.update(
+            frozenset(names), observed is not None, reading.read_ns, RATE_CONFIRMED_AFTER_NS
+        )
+        if has_lasted and observed is not None:
+            for name in names:
+                self._memories[name].refute(Assumption.GRANDMASTER_RATE, observed)
 
     def _on_system_clock(self, reading: ClockSample) -> tuple[ClockSample, CarriedSync | None]:
         """
@@ -188,10 +250,12 @@ class Ensemble:
     def _settings_of(self, sample: ClockSample) -> EnsembleSettings:
         """
         As configured, but of a PHC with the announced UTC offset, where that is the configured one after a leap second
-        that is known to have passed. With software timestamps the offset contains what ptp4l removes: 4.x removes the
+        that is known to have passed; and with the boundary clocks' error that another source shows. With software timestamps the offset contains what ptp4l removes: 4.x removes the
         announced offset, 3.1.1 the old one until it selects a grandmaster again (clock.c: clock_update_slave).
         """
-        settings = self._settings[sample.source]
+        settings, error_ns = self._settings[sample.source], self._boundary_clocks.error_ns(sample.source)
+        if error_ns is not None:
+            settings = replace(settings, source=replace(settings.source, boundary_clock_error_ns=error_ns))
         before_s, after_s = settings.source.utc_offset_s, sample.current_utc_offset_s
         realtime_ns = sample.as_of_ns + sample.real_minus_boot_ns
         if self.leaps.table is None or after_s is None or not sample.time_traceable or sample.clock == "realtime":

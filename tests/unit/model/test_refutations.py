@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from clock_lab import DELAY_NS, Lab, assert_holds, gentle, settled
-from samples import INTERVAL_NS, nth
+from samples import GRANDMASTER_IDENTITY, INTERVAL_NS, nth
 
+from timesyncd.bound import ErrorBound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.source import SourceMemory
+from timesyncd.sample import ClockSample
 
 SETTINGS = SourceSettings()
 
@@ -105,3 +112,102 @@ def test_a_delay_below_the_calibrated_minimum_ends_the_calibration(minimum_ns: i
     if refuted:
         assert bound is not None
         assert_holds(bound, sample.offset_ns, lab.true_ns)
+
+
+def through(source: str, parent: str, second: int, offset_ns: int, hops: int = 1, **changes: Any) -> ClockSample:
+    """The Sync of this second by a source that follows the grandmaster through so many boundary clocks."""
+    changes = {"source": source, "parent_identity": parent, "offset_ns": offset_ns, "steps_removed": 1 + hops} | changes
+    return nth(second * 8, frequency_ppb=0, delay_requests_sent=second, delay_responses_received=second, **changes)
+
+
+def two_paths(drift_ns: Callable[[int], int], hops: int = 1, seconds: int = 60) -> tuple[Ensemble, ErrorBound]:
+    """
+    Both sources follow one grandmaster, `left` through one boundary clock and `right` through so many. The clock is right;
+    the boundary clock of `left` is off by `drift_ns` of each second.
+    """
+    settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=100))
+    ensemble = Ensemble({"left": settings, "right": settings})
+    published = None
+    for second in range(seconds):
+        parent = GRANDMASTER_IDENTITY if hops == 0 else "00000a.fffe.000002"
+        for sample in (
+            through("left", "00000a.fffe.000001", second, -drift_ns(second)),
+            through("right", parent, second, 0, hops),
+        ):
+            published = ensemble.accept(sample).bound or published
+    assert published is not None
+    return ensemble, published
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+def test_a_second_path_refutes_a_boundary_clock_in_holdover(hops: int) -> None:
+    """
+    A boundary clock drifts by 10 us a second and goes on to announce class 6. The bound of the source behind it covers
+    what the other path shows, against grandmaster and UTC, and the finding names both sources with boundary clocks.
+    """
+    ensemble, published = two_paths(lambda second: 10_000 * max(0, second - 20), hops)
+
+    assert published.gm_hard.bound_ns is not None
+    assert published.gm_hard.bound_ns >= 10_000 * 39  # the true error is 0, and left reports so much
+    left = published.parent_hard.bound_ns
+    assert left is not None
+    refuted = {name: [each.assumption for each in ensemble.refutations(name)] for name in ("left", "right")}
+    assert refuted["left"] == [Assumption.BOUNDARY_CLOCK_ERROR]
+    assert refuted["right"] == ([Assumption.BOUNDARY_CLOCK_ERROR] if hops else [])
+    (refutation,) = ensemble.refutations("left")
+    assert refutation.assumed == 100
+    assert refutation.observed >= 10_000 * 38
+
+
+def test_a_clock_that_a_wrong_boundary_clock_leads_astray_is_covered() -> None:
+    """The servo follows the boundary clock of the deciding source: its offset is 0, and the other path shows the error."""
+    settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=100))
+    ensemble = Ensemble({"left": settings, "right": settings})
+    published = None
+    for second in range(120):
+        true_ns, frequency_ppb = 10_000 * max(0, second - 80), 10_000 if second >= 80 else 0
+        for source, offset_ns in (("left", 0), ("right", true_ns)):
+            sample = through(source, f"00000a.fffe.00000{1 + (source == 'right')}", second, offset_ns)
+            published = ensemble.accept(replace(sample, frequency_ppb=frequency_ppb)).bound or published
+        assert published is None or (published.gm_hard.bound_ns or 0) >= true_ns
+
+
+def test_paths_that_agree_refute_no_boundary_clock() -> None:
+    """Errors within the configured one, and within both bounds, are no contradiction."""
+    ensemble, published = two_paths(lambda second: 3_000)
+
+    assert ensemble.refutations("left") == ensemble.refutations("right") == ()
+    assert published.gm_hard.bound_ns == (published.parent_hard.bound_ns or 0) + 100
+
+
+def test_a_step_that_one_path_shows_first_refutes_nothing() -> None:
+    """
+    The grandmaster steps between the Syncs of two sources. Until both show it the bound covers both, and no boundary clock
+    is accused.
+    """
+    settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=100))
+    ensemble = Ensemble({"left": settings, "right": settings})
+    bound = None
+    for second in range(160):
+        left = through("left", "00000a.fffe.000001", second, -1_000_000 if second >= 81 else 0)
+        right = through("right", "00000a.fffe.000002", second, -1_000_000 if second >= 80 else 0)
+        bound = ensemble.accept(left).bound or bound
+        bound = ensemble.accept(right).bound or bound
+        assert second < 80 or (bound is not None and (bound.gm_hard.bound_ns or 0) >= 1_000_000)
+
+    assert ensemble.refutations("left") == ensemble.refutations("right") == ()
+
+
+@pytest.mark.parametrize(("apart_ppb", "refuted"), [(150, False), (5_000, True)])
+def test_two_references_that_drift_apart_refute_their_rates(apart_ppb: int, refuted: bool) -> None:
+    """One oscillator cannot have two rates: what is left is the references' own."""
+    ensemble = Ensemble({"left": EnsembleSettings(), "right": EnsembleSettings()})
+    for second in range(300):
+        ensemble.accept(through("left", GRANDMASTER_IDENTITY, second, 0, hops=0))
+        other = {"grandmaster_identity": "00000b.fffe.000001"}
+        ensemble.accept(through("right", "00000b.fffe.000001", second, apart_ppb * second, hops=0, **other))
+
+    for name in ("left", "right"):
+        found = ensemble.refutations(name)
+        assert [each.assumption for each in found] == ([Assumption.GRANDMASTER_RATE] if refuted else [])
+        assert all(apart_ppb <= each.observed <= apart_ppb + 1_000 for each in found)
