@@ -26,6 +26,8 @@ IMPORTS
 acme MODULE-IDENTITY
     LAST-UPDATED "202611210000Z" ORGANIZATION "Acme" CONTACT-INFO "nobody" DESCRIPTION "Clocks."
     ::= { enterprises 99999 }
+AcmeClockIdentity ::= TEXTUAL-CONVENTION STATUS current DESCRIPTION "" SYNTAX OCTET STRING (SIZE (8))
+AcmeClockTimeInterval ::= TEXTUAL-CONVENTION STATUS current DESCRIPTION "" SYNTAX OCTET STRING (SIZE (8))
 AcmeState ::= TEXTUAL-CONVENTION STATUS current DESCRIPTION "state"
     SYNTAX INTEGER { warmUp(1), freeRun(2), phaseLocked(3), holdover(4) }
 """
@@ -114,6 +116,8 @@ DECODERS = {
     "IpAddress": "?",
     "BITS { a(0) }": "?",
     "AcmeWord": "?",
+    "AcmeClockIdentity": "identity",
+    "AcmeClockTimeInterval": "time_interval",
 }
 
 

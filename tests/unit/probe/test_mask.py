@@ -274,3 +274,17 @@ def test_answers_over_https_are_masked_alike() -> None:
     assert masker.body(b'{"sn": "AB1234", "ip": "10.1.2.3", "p": "hush-hush"}') == (
         b'{"sn": "serial-1", "ip": "198.18.0.1", "p": "masked"}'
     )
+
+
+def test_an_engine_id_of_another_format_is_masked_too() -> None:
+    """It may be of an address or of text; the enterprise and the format stay, the rest is invented."""
+    (shown,) = masked([row(ENGINE_ID, bytes.fromhex("8000236e04") + b"gm-7.example.org")])
+
+    assert isinstance(shown, bytes)
+    assert shown[:5] == bytes.fromhex("8000236e04")
+    assert b"gm-7" not in shown and len(shown) == 5 + len(b"gm-7.example.org")
+
+
+def test_an_identity_of_nothing_stays() -> None:
+    """Eight zero octets name no clock, so a reader of the recording sees that there was none."""
+    assert masked([row(IDENTITY, bytes(8))]) == [bytes(8)]

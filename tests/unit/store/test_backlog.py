@@ -113,3 +113,13 @@ def test_an_unstorable_entry_is_dropped_with_a_gap() -> None:
 
     assert waiting.dropped == 2
     assert waiting.take(9) == RowBatch([entry(3)], [Gap("ptp", GapReason.UNSTORABLE_VALUE, 1, 2**63 - 1, 2)])
+
+
+def test_a_gap_of_an_unstorable_batch_waits_on() -> None:
+    """A batch that is given up takes no record of an earlier loss along."""
+    waiting = filled(entry(0), entry(100))
+    waiting.discard(waiting.take(9))
+
+    assert waiting.take(9).gaps == [
+        Gap("ptp", GapReason.UNSTORABLE_VALUE, 100, 100, 1), Gap("ptp", GapReason.STORE_BEHIND, 0, 0, 1),
+    ]  # fmt: skip

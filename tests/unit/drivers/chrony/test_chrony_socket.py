@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -327,3 +328,17 @@ async def test_a_name_that_cannot_be_looked_up_is_unreachable(host: str, monkeyp
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: host.encode("idna"))
     with pytest.raises(Unreachable):
         await ChronyClient().open((host, 323), "utc")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConnectionRefusedError(), "connection refused: is chronyd running, and does it listen on this address?"),
+        (PermissionError(), "every user may use UDP 127.0.0.1:323"),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "Network is unreachable"),
+        (OSError("name too long"), "name too long"),
+    ],
+)
+def test_an_error_of_the_system_states_what_to_do(error: OSError, text: str) -> None:
+    """What chronyd's address means for each of them, and else the system's own words."""
+    assert text in chrony.os_error_text(error)

@@ -328,3 +328,28 @@ def test_an_unreadable_vmclock_is_an_error(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "open", denied)
     with pytest.raises(Unreachable, match="vmclock0: Permission denied; docs/clock-sources.md"):
         disruption_marker(tmp_path / "vmclock0")
+
+
+def test_a_vmclock_that_fails_while_it_is_read_is_unreachable(tmp_path: Path) -> None:
+    """The file is open and cannot be read: the error names it, and the guest is not taken for undisturbed."""
+    with pytest.raises(Unreachable, match=f"^{tmp_path}: Is a directory$"):
+        disruption_marker(tmp_path)
+
+
+async def test_a_filter_that_forbids_adjtime_alone_costs_no_sample(lab: Lab) -> None:
+    """What is left of an adjtime() is then assumed to be nothing, and the other fields are reported."""
+
+    def denied() -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    machine = Machine(
+        dev=lab.root / "dev",
+        proc=lab.root / "proc",
+        sys=lab.root / "sys",
+        system_timex=timex,
+        adjtime_left_us=denied,
+    )
+    lab.driver = Kernel("kernel", KernelOptions(), lab.root, lab.clocks, machine)
+    found = await lab.sample_after(0)
+
+    assert found.frequency_ppb == 0

@@ -490,3 +490,26 @@ async def test_where_processes_are_hidden_phc2sys_is_not_denied(lab: Lab) -> Non
     found = await sample(lab.driver(Phc2sys, machine=lab.machine(proc=lab.root / "hidden")))
 
     assert found.steered is None
+
+
+async def test_a_device_that_cannot_be_opened_is_unreachable(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file and the system's reason are in the error."""
+
+    def busy(*_: object) -> int:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "open", busy)
+
+    assert await failure(lab.driver()) == (Unreachable, f"{lab.root}/dev/ptp3: Device or resource busy")
+
+
+async def test_a_phc2sys_of_an_interface_that_is_gone_may_steer(lab: Lab) -> None:
+    """Which clock the interface has is unknown, so steering is not denied."""
+    lab.process(300, "phc2sys", "-s", "gone0", "-w")
+
+    def absent(interface: str) -> bytes:
+        raise OSError(errno.ENODEV, "No such device")
+
+    found = await sample(lab.driver(Phc2sys, machine=lab.machine(ethtool_ts_info=absent)))
+
+    assert found.steered is True

@@ -337,6 +337,17 @@ async def test_a_negative_path_delay_is_no_sample(server: ScriptedPtp4l) -> None
     assert (reading.reason, reading.restarted) == ("the path delay is negative", False)
 
 
+async def test_a_port_that_measures_no_path_delay_gives_no_sample(server: ScriptedPtp4l) -> None:
+    """Without a delay mechanism the offset contains the whole path delay, so it bounds nothing."""
+    driver = await primed(server, FakeClocks())
+    server.script.mechanism = 0xFE
+    server.script.sync(3)
+    reading = await nothing(driver)
+    await driver.close()
+
+    assert reading.reason == "the port does not measure the path delay"
+
+
 async def test_p2p_takes_the_ports_own_delay(server: ScriptedPtp4l) -> None:
     """With peer delay CURRENT's delay is 0; the port's delay, its interval and the Pdelay counters are taken."""
     server.script.mechanism, server.script.path_delay_ns, server.script.peer_delay_ns = 2, 0, 512
@@ -805,6 +816,16 @@ async def test_an_invalid_utc_offset_is_none(server: ScriptedPtp4l, flags: int, 
     await driver.close()
 
     assert (taken.current_utc_offset_s, taken.ptp_timescale, taken.time_traceable) == (offset_s, True, True)
+
+
+async def test_a_ptp4l_that_refuses_a_needed_data_set_is_refused(server: ScriptedPtp4l) -> None:
+    """ptp4l's own reason is the error; nothing is assumed in place of the data."""
+    driver = await primed(server, FakeClocks())
+    server.script.refused[0x2002] = 2
+    server.script.sync(3)
+    with pytest.raises(Refused, match="^PARENT_DATA_SET: ptp4l reports NO_SUCH_ID$"):
+        await driver.poll()
+    await driver.close()
 
 
 async def test_the_following_port_is_found_among_many(server: ScriptedPtp4l) -> None:

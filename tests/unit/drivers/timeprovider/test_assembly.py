@@ -278,3 +278,14 @@ def test_an_s650_is_read_whole() -> None:
         Position(52.52, 13.4, 38.0),
     )
     assert (read.ntp_leap, read.ntp_stratum, read.ntp_mode) == ("not synchronized", 16, "server")
+
+
+def test_an_alarm_without_an_id_is_reported_as_unknown() -> None:
+    """Its text is kept for the engineer, and no number is made up for it."""
+    served = alarm(1)
+    served[f"{TP5000E}.2.1.1.7"] = {(1,): b"short", (2,): b"rubidium fault"}
+    served[f"{TP5000E}.2.1.1.6"] = {(1,): 4, (2,): 4}
+    read = sample(served)
+
+    assert [each.text for each in read.alarms or ()] == ["short"]
+    assert read.unknown == ("alarms.id=missing (rubidium fault)",)

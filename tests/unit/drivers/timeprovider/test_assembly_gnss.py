@@ -161,3 +161,13 @@ def test_references_have_their_qualification() -> None:
     merged = {oid: first[oid] | served[oid] for oid in served}
 
     assert sample(merged).references == (InputReference("PTP-1", "unknown(7)"), InputReference("GNSS-1", "selected"))
+
+
+def test_a_satellite_without_a_number_is_not_counted() -> None:
+    """The others are reported, and a note states that one is missing."""
+    served = sky(3)
+    del served[f"{SYMM_GNSS}.2.1.2"][9, 2]
+    read = sample(served)
+
+    assert [each.number for each in read.satellites or ()] == [11, 13]
+    assert read.unknown == ("satellites.number=missing",)

@@ -263,3 +263,15 @@ def test_the_profile_that_a_grandmaster_serves_numbers_its_alarms() -> None:
     assert [(event.action, event.text) for event in (before, after) if event] == [
         ("raise", "input AIS"), ("event", "normal track")
     ]  # fmt: skip
+
+
+def test_numbers_that_many_objects_lack_are_forgotten_oldest_first() -> None:
+    """A sender that skips numbers under many OIDs costs no memory: a late notification of an old gap is then new."""
+    sequences = SequenceTracker()
+    for alarm_id in range(REMEMBERED + 1):
+        sequences.lost_before((1, 4, alarm_id), 1)
+        sequences.lost_before((1, 4, alarm_id), 3)
+
+    assert len(sequences._missing) == REMEMBERED
+    assert ((1, 4, 0), 2) not in sequences._missing
+    assert ((1, 4, REMEMBERED), 2) in sequences._missing
