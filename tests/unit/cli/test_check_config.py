@@ -45,6 +45,7 @@ def config(**sections: Any) -> Config:
                 "topics timesyncd/v1/..., history kept until h1 and h2 stored it"
             ),
         ),
+        ({"node": {"link": "rack-7"}}, "link         rack-7, shared by the jobs of its nodes"),
         ({"web": {}}, "web          http://127.0.0.1:8319/, every user of this machine may read"),
         (
             {"web": {"token": [{"name": "ops", "secret": {"file": "/t"}}]}},

@@ -247,3 +247,39 @@ def test_text_off_the_wire_is_text() -> None:
 
     assert "\x1b" not in text
     assert "?[2J[red]x" in text
+
+
+def test_a_daemon_that_systemd_does_not_know_is_started_by_hand() -> None:
+    """Where no unit is installed and no daemon runs, the doctor gives the command and the page that explains the service."""
+    absent = ServiceFacts("not-found", "inactive", "success", "")
+    (service,) = [result for result in to_do(**STOPPED | {"service": absent}) if result.check == "service"]
+
+    assert (service.what, service.command) == ("timesyncd.service is not installed", "timesyncd run")
+
+
+def test_a_daemon_beside_systemd_is_not_checked() -> None:
+    """A daemon in a container runs, so a missing unit is nothing to do."""
+    results = checks(replace(WELL, service=ServiceFacts("not-found", "inactive", "success", "")))
+    (service,) = [result for result in results if result.check == "service"]
+
+    assert (service.state, service.what) == ("not_checked", "the daemon runs, but not as timesyncd.service")
+
+
+def test_what_another_machine_or_kernel_hides_is_not_checked() -> None:
+    """The free space of a database server, and a limit that the kernel does not have, are neither good nor bad."""
+    results = checks(
+        replace(WELL, store=StoreFacts("postgresql://db/t", None, {"ptp": NOW_NS}, None), max_dgram_qlen=None)
+    )
+    unknown = {result.check: result.what for result in results if result.state == "not_checked"}
+
+    assert unknown["disk"] == "the database's disk is on another machine"
+    assert unknown["job datagrams"] == "this kernel has no net.unix.max_dgram_qlen"
+
+
+def test_a_healthy_node_is_one_sentence() -> None:
+    """The last line states that nothing is to be done, and how many checks passed."""
+    console = Console(file=StringIO(), width=120)
+    console.print(Group(*report(checks(WELL))))
+    (last,) = console.file.getvalue().strip().splitlines()[-1:]  # type: ignore[attr-defined]
+
+    assert last.startswith("nothing to do: ") and last.endswith("1 not checked")

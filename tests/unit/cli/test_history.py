@@ -144,6 +144,17 @@ def test_a_grandmaster_has_its_own_table(path: Path, capsys: pytest.CaptureFixtu
     assert re.sub(r" +", " ", line).strip().endswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("satellites", "shown"),
+    [(None, "unknown"), ([], "0 of 0"), ([{"healthy": True}, {"healthy": None}], "1 of 2")],
+)
+def test_satellites_that_a_grandmaster_does_not_report_are_unknown(
+    satellites: list[dict[str, Any]] | None, shown: str
+) -> None:
+    """A count of 0 would state that its antenna receives nothing."""
+    assert history._satellites(satellites) == shown
+
+
 def test_an_alarm_event_is_between_the_samples(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An alarm event has a line with the number of lost ones; control characters are printed as text."""
     run("gm", "--store", str(path))

@@ -239,3 +239,23 @@ def test_without_a_page_the_job_s_segment_is_read(
     assert (code, printed["job_id"], printed["policy_version"]) == (0, job_id(ME, "train", 3), 3)
     assert unknown == 2
     assert "no job 'other' of this user has ranks on this node" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        ((403, {"error": "role job or admin required"}), "role job or admin required"),
+        ((500, {}), "HTTP status 500"),
+        ((502, "bad gateway"), "HTTP status 502"),
+    ],
+)
+def test_a_page_that_refuses_is_an_error(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], reply: tuple[int, Any], message: str
+) -> None:
+    """The daemon's own words, or the status; a job that the page does not show is not taken for one that does not exist."""
+    cluster.job()
+    cluster._hub.answers["/api/v1/jobs"] = reply
+    code = cluster.run("train", "bsp")
+
+    assert (code, message in capsys.readouterr().err) == (1, True)
+    assert cluster.requests == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -13,6 +14,7 @@ from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.leap import (
     Leap,
     LeapTable,
+    LeapWatch,
     doubt_text,
     end_of_day_s,
     end_of_half_year_s,
@@ -152,3 +154,44 @@ def test_what_ntp_announces_all_month_limits_its_last_midnight_alone(at: str, li
     assert bound is not None
     assert bound.void_after_ns == limit_s * NS_PER_S
     assert bound.utc_hard.bound_ns == 1_000_000 + wider_s * NS_PER_S
+
+
+@pytest.mark.parametrize(
+    ("at", "removed_s", "wider_s"),
+    [
+        ("2017-01-01T00:05:00", 36, 1),
+        ("2017-01-01T23:00:00", 36, 1),
+        ("2017-01-01T00:05:00", 37, 0),
+        ("2017-01-01T00:05:00", 0, 0),
+        ("2017-01-01T00:05:00", None, 1),
+        ("2017-01-01T23:00:00", None, 0),
+        ("2017-01-02T00:05:00", 36, 0),
+    ],
+)
+def test_a_source_may_have_missed_a_leap_second_of_the_table(at: str, removed_s: int | None, wider_s: int) -> None:
+    """UTC is uncertain by it while a PTP source removes the former offset, and until an NTP source had time to notice it."""
+    realtime_ns, boottime_ns = s(at) * NS_PER_S, 10**15
+    sample = UtcSample("ntp", boottime_ns, realtime_ns - boottime_ns, 0, 1_000_000, 1_000, "10.0.0.1", 2, "none", 1, 1)
+    bound = Ensemble({"ntp": EnsembleSettings()}).accept(sample).bound
+    assert bound is not None
+    limited = LeapWatch(TABLE).limit(replace(bound, utc_seconds_removed=removed_s))
+
+    assert limited.utc_hard.bound_ns == 1_000_000 + wider_s * NS_PER_S
+
+
+def test_without_a_table_no_midnight_is_suspect() -> None:
+    """A day after which nothing was announced, and of which nothing is known, leaves the bound as it is."""
+    boottime_ns = 10**15
+    realtime_ns = s("2017-01-01T00:05:00") * NS_PER_S
+    sample = UtcSample("ntp", boottime_ns, realtime_ns - boottime_ns, 0, 1_000_000, 1_000, "10.0.0.1", 2, "none", 1, 1)
+    bound = Ensemble({"ntp": EnsembleSettings()}).accept(sample).bound
+    assert bound is not None
+
+    assert LeapWatch().limit(bound) is bound
+
+
+def test_a_second_that_is_both_inserted_and_deleted_has_a_sentence() -> None:
+    """Both flags at once contradict each other, and the sentence says both."""
+    at_s = s("2017-01-01")
+
+    assert when_text(Leap.BOTH, at_s) == "a second is both inserted and deleted at the end of 2016-12-31 UTC"

@@ -150,3 +150,11 @@ def test_before_noise_is_known_an_unusual_change_casts_doubt() -> None:
     """
     assert fed([0, 10] * 20).uncertainty_ns == fed([0, 10] * 20 + [10]).uncertainty_ns
     assert fed([0, 10] * 20 + [10_000]).uncertainty_ns > 2.9 * 9_900
+
+
+def test_before_any_reading_nothing_was_steered() -> None:
+    """A frequency that was never read moves no exchange."""
+    unread = Steering()
+    unread.add_reading(EPOCH_NS, None, LIMIT_PPB)
+
+    assert Steering().steered_at(EPOCH_NS) == unread.steered_at(EPOCH_NS + NS_PER_S) == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.groups import Levels, check_levels, groups_by_delay, groups_by_label
+from timesyncd.training.policy.groups import Levels, check_levels, groups_by_delay, groups_by_label, levels_from_numbers
 
 Delays = dict[tuple[int, int], tuple[int, int]]
 
@@ -209,3 +209,12 @@ def test_invalid_levels_are_rejected(levels: Levels, words: str) -> None:
     """Invalid levels of the user are rejected with what is wrong."""
     with pytest.raises(ValueError, match=words):
         check_levels(levels, 3)
+
+
+def test_a_plan_s_group_numbers_are_levels() -> None:
+    """The hub numbers each rank's group, level by level; the last level, of all ranks, is added."""
+    levels = levels_from_numbers([[0, 0, 1, 1, 2], [0, 0, 0, 0, 1]], 5)
+
+    assert levels == (((0, 1), (2, 3), (4,)), ((0, 1, 2, 3), (4,)), ((0, 1, 2, 3, 4),))
+    with pytest.raises(ValueError, match="exactly one group"):
+        levels_from_numbers([[0, 0, 1]], 5)

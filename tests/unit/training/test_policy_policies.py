@@ -126,3 +126,11 @@ def test_an_averaging_ends_before_the_next_one_begins() -> None:
     assert LocalSGD(h=3, delay=2).delay == 2
     with pytest.raises(ValueError, match="below h=3"):
         LocalSGD(h=3, delay=3)
+
+
+@pytest.mark.parametrize(("h", "across", "delay"), [(4, 6, 0), (4, 2, 0), (4, 8, 1)])
+def test_an_averaging_of_all_ranks_is_one_of_each_group(h: int, across: int, delay: int) -> None:
+    """A period across groups that is no multiple of `h`, or one with a delay, is rejected with both numbers."""
+    assert LocalSGD(h=4, across=8).across == 8
+    with pytest.raises(ValueError, match=rf"^across is {across}; it must be a multiple of h={h}, and delay must be 0$"):
+        LocalSGD(h=h, across=across, delay=delay)

@@ -1,0 +1,62 @@
+"""What `synchronized` rejects, how it ends after an error, and the groups of one rank, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import timesyncd.training
+from timesyncd.client import Job
+from timesyncd.training import near_ranks, synchronized
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job("job", rank=0, world_size=1, runtime_dir=tmp_path)
+
+
+def test_a_module_that_is_not_wrapped_is_rejected(job: Job) -> None:
+    """The error names its class and the wrapper that it needs."""
+    module = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="^the module is a Linear; wrap it in DistributedDataParallel first$"):
+        synchronized(job, module, torch.optim.SGD(module.parameters()))  # type: ignore[arg-type]
+
+
+def test_a_name_that_the_package_lacks_is_an_attribute_error() -> None:
+    """A misspelled name is reported with the package's, and torch is not blamed."""
+    with pytest.raises(AttributeError, match=r"^module 'timesyncd\.training' has no attribute 'synchronised'$"):
+        timesyncd.training.synchronised  # noqa: B018
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_error_of_the_script_ends_the_synchronization_without_an_averaging(job: Job) -> None:
+    """The script's own error is raised, and the model and the optimizer keep no hook, so that the model can still be used."""
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with pytest.raises(KeyError, match="script"), synchronized(job, ddp, optimizer, "local_sgd(h=4)"):
+        assert len(optimizer._optimizer_step_pre_hooks) == 1
+        ddp(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        raise KeyError("script")
+
+    assert [len(hooks) for hooks in (optimizer._optimizer_step_pre_hooks, ddp._forward_pre_hooks)] == [0, 0]
+    assert ddp(torch.ones(1, 2)).shape == (1, 2)
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_groups_of_a_rank_alone_are_its_own(job: Job) -> None:
+    """Without a plan of the hub, the ranks of a node are near each other."""
+    assert near_ranks(job) == (((0,),),)
