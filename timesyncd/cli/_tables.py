@@ -69,7 +69,7 @@ def node_tables(node: NodeState) -> list[RenderableType]:
         ("bound to the parent", bound_text(node.parent, node.age_ns).plain),
         ("age of the sample", None if node.age_ns is None else duration_text(node.age_ns)),
         ("published", local_time_text(node.published_realtime_ns)),
-        ("clock", node.clock),
+        ("measured clock", node.clock),
         ("UTC seconds removed", _text(node.utc_seconds_removed)),
         ("boot", node.boot_id),
     ]
@@ -257,6 +257,7 @@ def _source(source: SourceState) -> list[RenderableType]:
         ("accuracy", _hex(source.clock_accuracy)),
         ("grandmaster", source.grandmaster_identity),
         ("TAI - UTC", None if source.current_utc_offset_s is None else f"{source.current_utc_offset_s} s"),
+        ("last poll", None if source.since_poll_ns is None else f"{span_text(source.since_poll_ns)} ago"),
         ("poll duration", None if duration_ns is None else duration_text(duration_ns)),
     ]
     return [Text.assemble("\n", plain_text(source.name, "bold")), facts(known)]

@@ -173,6 +173,8 @@ def source_text(source: SourceState, with_reason: bool = True) -> Text:
     parts = [source.driver, f"last known {known}" if known and is_old else known]
     if source.reason and with_reason:
         parts.append(source.reason)
+    if not source.reachable and source.since_poll_ns is not None:
+        parts.append(f"last polled {span_text(source.since_poll_ns)} ago")
     return plain_text(", ".join(part for part in parts if part))
 
 

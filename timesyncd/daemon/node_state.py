@@ -330,6 +330,7 @@ class NodeView:
             reason=reason,
             reason_code=code,
             poll_duration_ns=poll.duration_ns if poll else None,
+            since_poll_ns=max(0, now.boottime_ns - poll.boottime_ns) if poll else None,
         )
         return (
             state

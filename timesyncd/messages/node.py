@@ -92,7 +92,7 @@ class Message(BaseModel):
 
 
 #: Fields that differ at every reading of a state.
-_AGEING = frozenset({"age_ns", "sequence", "published_realtime_ns"})
+_AGEING = frozenset({"age_ns", "since_poll_ns", "sequence", "published_realtime_ns"})
 
 
 @cache
@@ -145,7 +145,7 @@ class SourceState(Message):
     +-`error_ns` where the source gives an error; against a PHC it excludes the whole seconds between two timescales,
     which `detail` gives. `clock` is the measured clock ("realtime", "phc:0"), and `daemon_pid` the process that replied. `leap` is the leap second
     that the source announces, or that is armed in the kernel; "both" is a contradiction. `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before
-    the state was published.
+    the state was published. The last poll ended `since_poll_ns` before that and took `poll_duration_ns`.
     """
 
     name: str
@@ -176,6 +176,7 @@ class SourceState(Message):
     utc: BoundMessage | None = None
     age_ns: Int64 | None = None
     poll_duration_ns: Int64 | None = None
+    since_poll_ns: Int64 | None = None
 
 
 class NodeState(Ordered):

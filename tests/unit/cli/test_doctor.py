@@ -29,6 +29,7 @@ from timesyncd.cli.doctor.facts import (
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import DEFAULT_PATH
 from timesyncd.findings.catalogue import CATALOGUE
+from timesyncd.messages.node import SourceState
 
 
 def to_do(**changes: Any) -> list[CheckResult]:
@@ -137,6 +138,26 @@ def test_sources_are_polled_where_no_daemon_runs() -> None:
     results = [result for result in checks(replace(WELL, **stopped, sources=sources)) if result.group == "sources"]
 
     assert [(result.state, "no such socket" in result.what) for result in results] == [("to_do", True), ("ok", False)]
+
+
+LOST = SourceState(name="ptp", driver="ptp4l", reachable=False, reason="no answer", since_poll_ns=42 * NS_PER_S)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "what"),
+    [
+        (None, "ok", "ptp4l replies now; the daemon's last poll, 42 s ago, failed"),
+        ("no such socket", "to_do", "no such"),
+    ],
+)
+def test_a_source_that_is_down_is_polled_again(error: str | None, state: str, what: str) -> None:
+    """What the doctor finds now replaces the finding of the daemon's last poll, which may be a minute old."""
+    lost = finding("source-lost", "ptp")
+    daemon = replace(DAEMON, node=node(sources=[LOST]), findings=(lost,))
+    results = checks(replace(WELL, daemon=daemon, sources=(SourceFacts("ptp", "ptp4l", error),)))
+
+    found = [result for result in results if result.check in ("ptp", "source lost", "source-lost")]
+    assert [(result.group, result.state, what in result.what) for result in found] == [("sources", state, True)]
 
 
 def test_an_informational_finding_needs_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -353,6 +354,16 @@ def test_a_running_daemon_s_sources_are_not_polled(tmp_path: Path, capsys: pytes
     assert [each["what"] for each in printed["checks"] if each["group"] == "sources"] == [
         "the daemon polls them and reports its findings"
     ]
+
+
+def test_a_source_that_a_running_daemon_lost_is_polled_again(tmp_path: Path) -> None:
+    """Under a folder of its own, so that a reply reaches the poller that asked; the others are the daemon's alone."""
+    sources = [{"name": "k", "driver": "kernel"}, {"name": "ptp", "driver": "ptp4l"}]
+    found = asyncio.run(gather._source_facts(config(source=sources), tmp_path, True, frozenset({"ptp"})))
+
+    assert isinstance(found, tuple)
+    assert [(each.name, each.error is not None) for each in found] == [("ptp", True)]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_secret_is_printed(

@@ -230,6 +230,7 @@ def test_a_source_shows_its_last_sample_and_its_last_poll(lab: ViewLab, view: No
     assert (there.reachable, there.reason, there.poll_duration_ns, there.offset_ns) == (True, None, 1_234, 100)
     assert (away.reachable, away.reason, away.poll_duration_ns, away.offset_ns) == (False, SILENT.reason, 99, 100)
     assert away.port_state == "SLAVE"
+    assert (there.since_poll_ns, away.since_poll_ns) == (after(0).boottime_ns, after(1).boottime_ns)
 
 
 def test_samples_are_counted_and_failures_are_not(lab: ViewLab) -> None:

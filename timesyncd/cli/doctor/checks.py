@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from timesyncd.cli.doctor.facts import RUNNING_STATES, Facts, FileFacts, NoReply, NotChecked, ServiceFacts
+from timesyncd.cli.doctor.facts import (
+    LOST_FINDINGS,
+    RUNNING_STATES,
+    Facts,
+    FileFacts,
+    NoReply,
+    NotChecked,
+    ServiceFacts,
+    lost_sources,
+)
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import DEFAULT_PATH
 from timesyncd.findings.catalogue import CATALOGUE
@@ -147,7 +156,13 @@ def findings(facts: Facts) -> Iterator[CheckResult]:
         return
     own = {daemon.node.node, *(source.name for source in daemon.node.sources)} if facts.is_own else set()
     derived = CLOCK_FINDINGS if isinstance(facts.kernel, NotChecked) else CLOCK_FINDINGS | KERNEL_FINDINGS
-    others = [finding for finding in daemon.findings if not (finding.id in derived and finding.subject in own)]
+    polled = set() if isinstance(facts.sources, NotChecked) else {source.name for source in facts.sources}
+    others = [
+        finding
+        for finding in daemon.findings
+        if not (finding.id in derived and finding.subject in own)
+        and not (finding.id in LOST_FINDINGS and finding.subject in polled)
+    ]
     for finding in others:
         evidence = " -> ".join(step.text for step in finding.chain) or finding.evidence
         command = finding_command(facts, finding.id, finding.subject)
@@ -187,11 +202,25 @@ def sources(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(sources, NotChecked):
         yield not_checked(group, "sources", sources.why)
         return
+    lost = lost_sources(facts.daemon) if facts.is_own else frozenset[str]()
     for source in sources:
-        if source.error is None:
+        if source.error is None and source.name in lost:
+            yield ok(
+                group,
+                source.name,
+                f"{source.driver} replies now; the daemon's last poll{_ago(facts, source.name)} failed",
+            )
+        elif source.error is None:
             yield ok(group, source.name, f"{source.driver} replies")
         else:
             yield finding_result(facts, group, "source-lost", source.name, f"{source.driver}: {source.error}")
+
+
+def _ago(facts: Facts, source: str) -> str:
+    """How long ago the daemon polled a clock source last; empty: it is not known."""
+    states = [] if isinstance(facts.daemon, NotChecked) else facts.daemon.node.sources
+    since_ns = next((each.since_poll_ns for each in states if each.name == source), None)
+    return "" if since_ns is None else f", {span_text(since_ns)} ago,"
 
 
 def store(facts: Facts) -> Iterator[CheckResult]:

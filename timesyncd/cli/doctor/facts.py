@@ -14,7 +14,7 @@ import stat
 import subprocess
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -189,6 +189,18 @@ class Facts:
         return self.is_own or self.job_socket.listens
 
 
+def lost_sources(daemon: Daemon) -> frozenset[str]:
+    """The clock sources and grandmasters that did not reply to the daemon's last poll."""
+    if isinstance(daemon, NotChecked):
+        return frozenset()
+    named = {finding.subject for finding in daemon.findings if finding.id in LOST_FINDINGS}
+    return frozenset(named | {each.name for each in daemon.node.sources if not each.reachable})
+
+
+#: The daemon's findings that a poll by the doctor replaces.
+LOST_FINDINGS = frozenset({"source-lost", "grandmaster-lost"})
+
+
 def is_own(daemon: Daemon, config: Config | None) -> bool:
     return isinstance(daemon, DaemonFacts) and (config is None or daemon.node.node == config.node.name)
 
@@ -311,7 +323,8 @@ def gather(args: Namespace) -> Facts:
     job_socket = file_facts(folder / SOCKET_NAME)
     daemon = daemon_facts(args, known)
     runs = job_socket.listens or is_own(daemon, known)
-    sources, kernel, broker = asyncio.run(_polled_facts(known, folder, runs))
+    lost = lost_sources(daemon) if is_own(daemon, known) else frozenset[str]()
+    sources, kernel, broker = asyncio.run(_polled_facts(known, folder, runs, lost))
     return Facts(
         realtime_ns=time.time_ns(),
         config=config,
@@ -466,20 +479,25 @@ def _hubs(page: _Page) -> tuple[HubState, ...] | None:
 
 
 async def _polled_facts(
-    config: Config | None, folder: Path, runs: bool
+    config: Config | None, folder: Path, runs: bool, lost: Collection[str]
 ) -> tuple[Sources, KernelSample | NotChecked, BrokerFacts | NotChecked]:
     name = "" if config is None else config.node.name
-    return await asyncio.gather(_source_facts(config, folder, runs), _kernel(folder), broker_facts(config, name))
+    return await asyncio.gather(_source_facts(config, folder, runs, lost), _kernel(folder), broker_facts(config, name))
 
 
-async def _source_facts(config: Config | None, folder: Path, runs: bool) -> Sources:
-    """Polls the sources only if no daemon does: two pollers under one name receive each other's replies."""
+async def _source_facts(config: Config | None, folder: Path, runs: bool, lost: Collection[str] = ()) -> Sources:
+    """
+    Polls the sources if no daemon does: two pollers under one name receive each other's replies. Those that a daemon has
+    `lost` are polled again all the same, in a folder of their own.
+    """
     if config is None:
         return NotChecked("the configuration is invalid")
-    if runs:
-        return NotChecked("the daemon polls them and reports its findings")
     entries: list[ClockSource | Grandmaster] = [*config.source, *config.grandmaster]
-    with _writable(folder) as place:
+    if runs:
+        entries = [entry for entry in entries if entry.name in lost]
+        if not entries:
+            return NotChecked("the daemon polls them and reports its findings")
+    with _own_folder() if runs else _writable(folder) as place:
         return tuple(await asyncio.gather(*(_polled(entry, place) for entry in entries)))
 
 
@@ -491,6 +509,13 @@ def _writable(folder: Path) -> Iterator[Path]:
     if os.access(folder, os.W_OK):
         yield folder
         return
+    with _own_folder() as other:
+        yield other
+
+
+@contextmanager
+def _own_folder() -> Iterator[Path]:
+    """One that ptp4l can reach, and that is removed again."""
     with TemporaryDirectory(prefix="timesyncd-doctor-", dir="/run" if os.access("/run", os.W_OK) else None) as other:
         Path(other).chmod(0o755)
         yield Path(other)
