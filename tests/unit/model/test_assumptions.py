@@ -69,6 +69,22 @@ def test_a_suspend_invalidates_all() -> None:
     assert ensemble.deciding_bound(nth(13).as_of_ns) is None
 
 
+def test_a_host_that_pauses_the_virtual_machine_shows_with_the_next_sync_alone() -> None:
+    """
+    The pause lasts 3 s, and all of the machine's clocks stand still. Until the next Sync the bound excludes the truth; that
+    Sync moves the offset at once, and its bound covers the truth again.
+    """
+    ensemble = Ensemble({"ptp": EnsembleSettings()})
+    for index in range(100):
+        before = ensemble.accept(nth(index, source="ptp")).bound
+    resumed = ensemble.accept(nth(100, source="ptp", offset_ns=-3 * NS_PER_S))
+
+    assert before is not None and resumed.bound is not None
+    assert (before.gm_hard.at(NS_PER_S) or 0) < 3 * NS_PER_S
+    assert resumed.phase_jump_ns == -3 * NS_PER_S - 100
+    assert (resumed.bound.gm_hard.bound_ns or 0) >= 3 * NS_PER_S
+
+
 class NoDelays(Chain):
     """From 270 s to 340 s no delay measurement succeeds, while Syncs come."""
 
