@@ -124,12 +124,19 @@ def reference_lines(node: NodeState) -> list[BudgetLine]:
     clocks, own = _width_beyond(gm, parent), _width_beyond(utc, gm)
     lines = [_sum("parent", parent), _sum("grandmaster", gm)]
     if clocks[0]:
-        lines.insert(1, BudgetLine("boundary clocks", "as configured", *clocks))
+        lines.insert(1, BudgetLine("boundary clocks", _boundary_clocks_from(node), *clocks))
     if len(_sources_of_utc(node)) > 1 and (node.utc_narrowed_by or node.sources_contradict or node.falsetickers):
         return lines
     if _deciding(node) in _sources_of_utc(node) and own[0] is not None and own[0] >= 0:
         lines.append(BudgetLine("grandmaster's own", "its error against UTC", *own))
     return [*lines, _sum("UTC", utc, _utc_from(node))]
+
+
+def _boundary_clocks_from(node: NodeState) -> str:
+    """One path to the grandmaster shows nothing of the boundary clocks on it; a second one may have refuted the file."""
+    views = [each for each in node.sources if each.kind == "ptp" and each.age_ns is not None]
+    views = [each for each in views if each.grandmaster_identity == node.grandmaster_identity]
+    return "as configured, or as observed" if len(views) > 1 else "as configured; nothing checks it"
 
 
 def current_bound_lines(node: NodeState) -> list[BudgetLine]:

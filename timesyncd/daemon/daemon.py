@@ -28,6 +28,7 @@ from timesyncd.errors import ConfigError, Malformed, StoreError
 from timesyncd.findings.followers import identities
 from timesyncd.findings.node import (
     agreement_conditions,
+    boundary_clock_conditions,
     independence_conditions,
     kernel_conditions,
     path_conditions,
@@ -99,6 +100,7 @@ class Daemon:
         self._written_bound: ErrorBound | None = None
         self._suspended_ns = suspended_ns()
         self._source_names = [source.name for source in config.source]
+        self._boundary_clock_errors_ns = {each.name: each.bounds.boundary_clock_error_ns for each in config.source}
         self._grandmaster_memories: dict[str, GrandmasterMemory] = {}
         self._storms: dict[str, int] = {}
         self._ptp4l_steering = Ptp4lSteering()
@@ -303,6 +305,10 @@ class Daemon:
                 self._publisher.set_condition(id, node, evidence)
         if isinstance(reading, ClockSample):
             for id, evidence in path_conditions(reading, self._ensemble.refutations(reading.source)).items():
+                self._publisher.set_condition(id, reading.source, evidence)
+            assumed_ns = self._boundary_clock_errors_ns[reading.source]
+            second_view = self._ensemble.second_view(reading.source, reading.read_ns)
+            for id, evidence in boundary_clock_conditions(reading, assumed_ns, second_view).items():
                 self._publisher.set_condition(id, reading.source, evidence)
         for id, evidence in two_ports_conditions(reading).items():
             self._publisher.set_condition(id, reading.source, evidence)

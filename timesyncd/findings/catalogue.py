@@ -225,6 +225,13 @@ CATALOGUE: dict[str, FindingKind] = {
         "the samples refute an assumption of the configuration: a clock or a path is not what [source.bounds] states",
         "correct the named value in [source.bounds] of this source; the observed one counts meanwhile",
     ),
+    "boundary-clock-unverified": FindingKind(
+        "info",
+        "the bound against the grandmaster rests on boundary_clock_error_ns, and nothing on this node can check it: a "
+        "boundary clock that lost its own source may go on announcing class 6",
+        "monitor the boundary clocks themselves, and set boundary_clock_error_ns to their error in holdover; a second "
+        "source of the same grandmaster through another parent checks it",
+    ),
     "no-announce": FindingKind(
         "warning",
         "the PTP port follows a clock that no Announce message names: the grandmaster is unknown, and a change of it "

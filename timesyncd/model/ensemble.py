@@ -177,6 +177,18 @@ class Ensemble:
                 changed += [other] if self._boundary_clocks.error_ns(other) != before_ns else []
         return changed
 
+    def second_view(self, source: str, boottime_ns: int) -> str | None:
+        """A source with a bound that sees the same grandmaster through another parent; it checks the boundary clocks."""
+        sample = self._samples.get(source)
+        if sample is None or sample.grandmaster_identity is None:
+            return None
+        for name, other in self._samples.items():
+            is_same = other.grandmaster_identity == sample.grandmaster_identity
+            parents = {other.parent_identity, sample.parent_identity}
+            if is_same and len(parents) == 2 and None not in parents and _is_known(self._bounds[name], boottime_ns):
+                return name
+        return None
+
     def _compare_boundary_clocks(self, reading: ClockSample, other: ClockSample) -> None:
         views = {each.source: self._grandmaster_view(each, reading.read_ns) for each in (reading, other)}
         known = {name: view for name, view in views.items() if view is not None}
@@ -622,6 +634,10 @@ def _leap_of(reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSam
         case KernelSample():
             return _LEAPS.get(reading.leap, Leap.NONE)
     return None
+
+
+def _is_known(bound: ErrorBound, boottime_ns: int) -> bool:
+    return bound.gm_hard.bound_ns is not None and _is_valid(bound, boottime_ns)
 
 
 def _is_valid(bound: ErrorBound, boottime_ns: int) -> bool:

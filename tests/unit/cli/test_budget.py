@@ -98,6 +98,19 @@ def named(lines: list[Any]) -> dict[str, tuple[int | None, int | None]]:
     return {line.name: (line.hard_ns, line.stat_ns) for line in lines}
 
 
+@pytest.mark.parametrize(
+    ("sources", "what"),
+    [(["ptp"], "as configured; nothing checks it"), (["ptp", "other"], "as configured, or as observed")],
+)
+def test_the_boundary_clocks_error_is_named_as_what_it_is(sources: list[str], what: str) -> None:
+    """One path shows nothing of them. A second source of the same grandmaster may have refuted what is configured."""
+    bound = sampled(steps_removed=3, **ANNOUNCED)
+    followed = {"grandmaster_identity": bound.grandmaster_identity}
+    node = state(bound, sources=[source(name, 10, "ptp") | followed for name in sources])
+
+    assert [line.what for line in reference_lines(node) if line.name == "boundary clocks"] == [what]
+
+
 def test_the_terms_between_the_references_are_given() -> None:
     """Parent + boundary clocks = grandmaster; grandmaster + its own error = UTC, in both columns."""
     found = named(reference_lines(state(sampled(steps_removed=3, **ANNOUNCED), sources=[source("ptp", 10, "ptp")])))

@@ -13,6 +13,7 @@ from timesyncd.daemon.node_state import NO_SOURCE
 from timesyncd.findings.catalogue import CATALOGUE, Judgement
 from timesyncd.findings.node import (
     agreement_conditions,
+    boundary_clock_conditions,
     independence_conditions,
     kernel_conditions,
     path_conditions,
@@ -217,6 +218,27 @@ def test_a_refuted_assumption_names_both_values() -> None:
         "path_minimum_ns is 900, and a path delay was below it: the minimum counts as 0 now"
     )
     assert path_conditions(HEALTHY, ())["assumption-refuted"] is None
+
+
+@pytest.mark.parametrize(
+    ("steps_removed", "assumed_ns", "second_view", "holds"),
+    [
+        (1, 100, None, False),
+        (2, 100, None, True),
+        (3, 100, "other", False),
+        (2, None, None, False),
+    ],
+)
+def test_boundary_clocks_that_no_second_path_checks_are_for_information(
+    steps_removed: int, assumed_ns: int | None, second_view: str | None, holds: bool
+) -> None:
+    """Where no error is configured there is no bound that rests on it, and a second path checks one."""
+    sample = replace(HEALTHY, steps_removed=steps_removed)
+    found = boundary_clock_conditions(sample, assumed_ns, second_view)["boundary-clock-unverified"]
+
+    assert (found is not None) is holds
+    assert found is None or f"{steps_removed - 1} between this node and the grandmaster" in found
+    assert CATALOGUE["boundary-clock-unverified"].severity == "info"
 
 
 SOURCE_LOST = SourceState(name="ptp", driver="ptp4l", reachable=False, reason="no answer", poll_duration_ns=1)

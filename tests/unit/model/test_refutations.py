@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from clock_lab import DELAY_NS, Lab, assert_holds, gentle, settled
-from samples import GRANDMASTER_IDENTITY, INTERVAL_NS, nth
+from samples import GRANDMASTER_IDENTITY, HEALTHY, INTERVAL_NS, nth
 
 from timesyncd.bound import ErrorBound
 from timesyncd.clocks import NS_PER_S
@@ -178,6 +178,19 @@ def test_paths_that_agree_refute_no_boundary_clock() -> None:
 
     assert ensemble.refutations("left") == ensemble.refutations("right") == ()
     assert published.gm_hard.bound_ns == (published.parent_hard.bound_ns or 0) + 100
+
+
+@pytest.mark.parametrize(("parent", "second"), [("00000a.fffe.000002", "right"), ("00000a.fffe.000001", None)])
+def test_only_another_parent_is_a_second_view(parent: str, second: str | None) -> None:
+    """A source behind the same parent has the same error."""
+    settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=100))
+    ensemble = Ensemble({"left": settings, "right": settings})
+    for index in range(60):
+        ensemble.accept(through("left", "00000a.fffe.000001", index, 0))
+        ensemble.accept(through("right", parent, index, 0))
+
+    assert ensemble.second_view("left", HEALTHY.as_of_ns + 60 * NS_PER_S) == second
+    assert ensemble.second_view("left", HEALTHY.as_of_ns + 2_000 * NS_PER_S) is None
 
 
 def test_a_step_that_one_path_shows_first_refutes_nothing() -> None:
