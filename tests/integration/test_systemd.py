@@ -126,7 +126,9 @@ def test_the_service_keeps_what_the_daemon_and_its_jobs_need() -> None:
 
     assert (settings["Type"], settings["User"]) == ("notify", "timesyncd")
     assert int(settings["WatchdogSec"]) > 0
-    assert int(settings["TimeoutStartSec"]) >= 4 * 70  # the longest start that was measured, at a load of 16 on two cores
+    assert (
+        int(settings["TimeoutStartSec"]) >= 4 * 70
+    )  # the longest start that was measured, at a load of 16 on two cores
     assert (settings["RuntimeDirectoryMode"], settings["RuntimeDirectoryPreserve"]) == ("0755", "yes")
     assert re.findall("^DeviceAllow=(.*)", unit, re.MULTILINE) == ["char-ptp r", "/dev/vmclock0 r"]
     assert "SystemCallFilter=adjtimex clock_adjtime" in unit
