@@ -282,7 +282,8 @@ class NoSample:
     A reading without a sample, and the reason.
 
     `restarted` (the source restarted), `stepped` (the clock was stepped) and `change` (parent, path or grandmaster is
-    another one) invalidate the source's bound. `port_state` and `frequency_ppb` are None where they were not read.
+    another one) invalidate the source's bound. `port_state` and `frequency_ppb`, that of the measured clock, are None
+    where they were not read; so is `phc`, which compares the measured PHC with the system clock.
     """
 
     source: str
@@ -294,6 +295,7 @@ class NoSample:
     frequency_ppb: int | None = None
     poll_failure: NoSampleCause | None = None
     change: NoSampleCause | None = None
+    phc: PhcSample | None = None
 
     @property
     def cause(self) -> NoSampleCause:

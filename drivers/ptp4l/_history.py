@@ -118,7 +118,11 @@ class SyncHistory:
         if not overdue:
             return None
         reason = f"no Sync for {age_ns / NS_PER_S:.1f} s: the port is in state {snapshot.port.state.name}"
-        return replace(self._no_sample(snapshot, reason), frequency_ppb=snapshot.frequency_ppb)
+        return replace(
+            self._no_sample(snapshot, reason),
+            frequency_ppb=snapshot.frequency_ppb,
+            phc=snapshot.phc,
+        )
 
     def _new_sync(self, snapshot: Ptp4lSnapshot, last: _Last | None) -> ClockSample | NoSample | None:
         self._last = _Last(snapshot, snapshot.before)

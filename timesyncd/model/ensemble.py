@@ -560,9 +560,14 @@ class Ensemble:
         if reading.port_state not in (None, PortState.SLAVE, PortState.UNCALIBRATED):
             # ptp4l empties its delay filter when the port leaves SLAVE; the bound continues to age.
             self._memories[reading.source].clear()
-        if reading.frequency_ppb is None:
+        memory, frequency_ppb, unseen_ns = self._memories[reading.source], reading.frequency_ppb, 0
+        if memory.of_system_clock:
+            frequency_ppb = reading.phc.system_frequency_ppb if reading.phc else None
+            unseen_ns = self._crossings[reading.source].unseen_ns(reading.phc)
+        if frequency_ppb is None:
             return EnsembleUpdate(None)
-        return EnsembleUpdate(self.coast(reading.source, reading.boottime_ns, reading.frequency_ppb))
+        coasting = memory.coast(reading.boottime_ns, frequency_ppb, unseen_ns)
+        return EnsembleUpdate(self._coasted(reading.source, coasting, reading.boottime_ns))
 
     def _invalidate_all(self, reason: Reason) -> EnsembleUpdate:
         for memory in self._phc_memories.values():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from timesyncd.bound import SYSTEM_CLOCK_LIMIT_PPB, growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
@@ -32,17 +33,33 @@ _MOST_INTERVALS = 2.5
 _MOST_LATE_NS = NS_PER_S
 
 
+class _Rate(NamedTuple):
+    """
+    System clock minus PHC moved at `ppb` between two readings, right within `error_ppb`. Meanwhile the system clock's
+    frequency changed by `system_change_ppb`, and in response to the later Sync the PHC's by at most `correction_ppb`.
+    """
+
+    ppb: float
+    error_ppb: float
+    system_change_ppb: int
+    correction_ppb: int
+
+
 class SyncCrossing:
     """
     Carries the Syncs of one source over from the PHC to the system clock.
 
     A PHC keeps its frequency from one Sync to the next, since its servo acts at a Sync. So the rate between two
-    readings holds back to the Sync, except for what the servo did in response to that Sync.
+    readings holds back to the Sync, except for what the servo did in response to that Sync. What moved the clocks
+    further than the rate before and the known changes explain may have done so between Sync and reading.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._last: tuple[ClockSample, PhcSample] | None = None
+        self._offset_ns: int | None = None
+        self._rate: _Rate | None = None
+        self._newest: PhcSample | None = None
 
     def carry_over(self, sample: ClockSample, seconds_removed: int) -> tuple[ClockSample, CarriedSync] | None:
         """
@@ -51,6 +68,8 @@ class SyncCrossing:
         `seconds_removed` is the PHC minus UTC. None: the PHC was not read, or it was stepped between Sync and reading.
         """
         reading, last = sample.phc, self._last
+        before_ns, self._offset_ns = self._offset_ns, sample.offset_ns
+        self._newest = reading
         self._last = None if reading is None else (sample, reading)
         if reading is None:
             return None
@@ -60,11 +79,12 @@ class SyncCrossing:
             return None
         if last is not None and not self._is_next(last[1], reading, sample.sync_interval_ns):
             last = None
-        rate_ppb, age_ns = self._since_sync(sample, reading, last, latest_ns)
+        corrected_ppb = self._correction_ppb(sample, before_ns)
+        rate_ppb, age_ns = self._since_sync(sample, reading, last, latest_ns, corrected_ppb)
         difference_ns = reading.offset_ns - round(rate_ppb * latest_ns / NS_PER_S)
         offset_ns = difference_ns + seconds_removed * NS_PER_S
         half_ns = -(-reading.width_ns // 2)
-        carried = CarriedSync(half_ns, age_ns, *_moved_ns(reading, last))
+        carried = CarriedSync(half_ns, age_ns, *_moved_ns(reading, last), corrected_ppb)
         return replace(
             sample,
             offset_ns=sample.offset_ns + offset_ns,
@@ -76,15 +96,37 @@ class SyncCrossing:
 
     def interrupt(self) -> None:
         """A clock was stepped: the next reading is not comparable with the last one."""
-        self._last = None
+        self._last = self._offset_ns = self._rate = self._newest = None
+
+    def unseen_ns(self, reading: PhcSample | None) -> int:
+        """
+        How far a reading without a Sync shows that the system clock moved, beyond what the rate up to the last Sync and the
+        known changes of frequency explain.
+        """
+        last, self._newest = self._newest, reading or self._newest
+        if last is None or reading is None or self._rate is None or last.clock != reading.clock:
+            return 0
+        apart_ns = reading.as_of_ns - last.as_of_ns
+        return _unexplained_ns(self._rate, _rate_between(last, reading, 0), apart_ns, 0) if apart_ns > 0 else 0
 
     def _is_next(self, last: PhcSample, reading: PhcSample, sync_interval_ns: int) -> bool:
         """Whether these are readings of one PHC at two Syncs in a row."""
         apart_ns = reading.as_of_ns - last.as_of_ns
         return last.clock == reading.clock and 0 < apart_ns <= _MOST_INTERVALS * max(sync_interval_ns, NS_PER_S)
 
+    def _correction_ppb(self, sample: ClockSample, before_ns: int | None) -> int:
+        """How far the servo may have changed the PHC's rate in response to this Sync; the last offset was `before_ns`."""
+        last_ns = sample.offset_ns if before_ns is None else before_ns
+        corrected_ppb = correction_ppb(last_ns, sample.offset_ns, sample.sync_interval_ns)
+        return corrected_ppb if sample.max_frequency_ppb is None else min(corrected_ppb, 2 * sample.max_frequency_ppb)
+
     def _since_sync(
-        self, sample: ClockSample, reading: PhcSample, last: tuple[ClockSample, PhcSample] | None, latest_ns: int
+        self,
+        sample: ClockSample,
+        reading: PhcSample,
+        last: tuple[ClockSample, PhcSample] | None,
+        latest_ns: int,
+        corrected_ppb: int,
     ) -> tuple[float, int]:
         """
         The rate of system clock minus PHC since the Sync, and the error that its age makes at most, at `latest_ns` after
@@ -93,12 +135,32 @@ class SyncCrossing:
         limit_ppb = FASTEST_SERVO_PPB if sample.max_frequency_ppb is None else sample.max_frequency_ppb
         if last is None:
             return 0.0, growth_ns(limit_ppb + 2 * self._settings.local_drift_ppb, latest_ns)
-        last_sample, last_reading = last
-        apart_ns = reading.as_of_ns - last_reading.as_of_ns
-        rate_ppb = (reading.offset_ns - last_reading.offset_ns) * NS_PER_S / apart_ns
-        corrected_ppb = correction_ppb(last_sample.offset_ns, sample.offset_ns, sample.sync_interval_ns)
-        unsure_ns = (reading.width_ns + last_reading.width_ns) * latest_ns // (2 * apart_ns) + 1
-        return rate_ppb, growth_ns(min(2 * limit_ppb, corrected_ppb), latest_ns) + unsure_ns
+        before, new = self._rate, _rate_between(last[1], reading, corrected_ppb)
+        self._rate = new
+        apart_ns = reading.as_of_ns - last[1].as_of_ns
+        unsure_ns = (reading.width_ns + last[1].width_ns) * latest_ns // (2 * apart_ns) + 1
+        unseen_ns = 0 if before is None else _unexplained_ns(before, new, apart_ns, latest_ns)
+        unseen_ns = min(unseen_ns, growth_ns(limit_ppb + SYSTEM_CLOCK_LIMIT_PPB, latest_ns))
+        return new.ppb, growth_ns(corrected_ppb + new.system_change_ppb, latest_ns) + unsure_ns + unseen_ns
+
+
+def _rate_between(last: PhcSample, reading: PhcSample, corrected_ppb: int) -> _Rate:
+    apart_ns = reading.as_of_ns - last.as_of_ns
+    changed_ppb = SYSTEM_CLOCK_LIMIT_PPB
+    if reading.system_frequency_ppb is not None and last.system_frequency_ppb is not None:
+        changed_ppb = abs(reading.system_frequency_ppb - last.system_frequency_ppb)
+    rate_ppb = (reading.offset_ns - last.offset_ns) * NS_PER_S / apart_ns
+    error_ppb = (reading.width_ns + last.width_ns) * NS_PER_S / (2 * apart_ns)
+    return _Rate(rate_ppb, error_ppb, changed_ppb, corrected_ppb)
+
+
+def _unexplained_ns(before: _Rate, new: _Rate, apart_ns: int, latest_ns: int) -> int:
+    """
+    How far the clocks moved apart between two readings beyond what the rate before and the changes of frequency explain.
+    """
+    explained_ppb = before.error_ppb + new.error_ppb + before.system_change_ppb + new.system_change_ppb
+    explained_ppb += before.correction_ppb + new.correction_ppb * latest_ns / apart_ns
+    return math.ceil(max(0.0, abs(new.ppb - before.ppb) - explained_ppb) * apart_ns / NS_PER_S)
 
 
 def _moved_ns(reading: PhcSample, last: tuple[ClockSample, PhcSample] | None) -> tuple[int | None, int]:

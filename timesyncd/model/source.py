@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, Rate, Term
+from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, Rate, Term, growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings, assumed
 from timesyncd.model.delay_filter import DelayFilterWindow, DelayRefreshClock, FilterEntry
@@ -45,13 +45,14 @@ class CarriedSync(NamedTuple):
 
     `reading_ns` is half the window of the PHC's reading, `age_ns` how far the PHC may have moved unseen between Sync and
     reading. System clock minus PHC moved by `moved_ns` since the last Sync's reading (None: not known), within
-    `moved_error_ns`.
+    `moved_error_ns`. In response to this Sync the servo changed the PHC's rate by at most `correction_ppb`.
     """
 
     reading_ns: int
     age_ns: int
     moved_ns: int | None
     moved_error_ns: int
+    correction_ppb: int
 
     @property
     def error_ns(self) -> int:
@@ -106,6 +107,8 @@ class _CoastingState:
     steered_ns: float
     uncertainty_ns: float
     growth_ppb: int
+    seen: FilterEntry | None = None
+    unseen_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,7 @@ class SourceMemory:
         self._disturbance = SlidingMaximum()
         self._change = SlidingMaximum()
         self._fastest = SlidingMaximum()
+        self._corrections = SlidingMaximum()
 
     def accept(self, sample: ClockSample, carried: CarriedSync | None = None) -> ParentBound | None:
         """
@@ -181,6 +185,8 @@ class SourceMemory:
         first = self._first = self._first or newest
         self._is_full = self._is_full or self._has_expired(first, newest)
         if sample.path_delay_ns < 0 or not self._is_full:
+            if self._coasting is not None:
+                self._coasting.seen = newest
             return None
         self._check_path_minimum(sample)
         self._check_drift(newest)
@@ -199,14 +205,16 @@ class SourceMemory:
         )
         return bound
 
-    def coast(self, boottime_ns: int, frequency_ppb: int) -> Coasting | None:
+    def coast(self, boottime_ns: int, frequency_ppb: int, unseen_ns: int = 0) -> Coasting | None:
         """
         Add a reading of the frequency without a valid sample, and return the bound now: how the clock was steered since
-        is known.
+        is known, but for `unseen_ns` that another clock shows.
 
         None: this bound is no narrower than the growth of the last one.
         """
         self._steering.add_reading(boottime_ns + self._measured_minus_boot_ns, frequency_ppb, self._limit_ppb)
+        if self._coasting is not None:
+            self._coasting.unseen_ns += unseen_ns
         return self.coasting(boottime_ns)
 
     def coasting(self, boottime_ns: int) -> Coasting | None:
@@ -217,19 +225,41 @@ class SourceMemory:
         rates, elapsed_ns = self._rates_ppb(), boottime_ns - state.time_ns
         growth_ppb = sum(rates.values())
         movement = self._coasting_movement(boottime_ns - state.as_of_ns)
-        if movement is None and growth_ppb <= state.growth_ppb:
+        if movement is None and growth_ppb <= state.growth_ppb and not self._is_refuted(state, boottime_ns):
             return None
         rate_ppb, uncertainty_ppb = movement or (0.0, growth_ppb)
         moved_ns = rate_ppb * elapsed_ns / NS_PER_S + self._steering.steered_ns - state.steered_ns
         uncertainty_ns = uncertainty_ppb * elapsed_ns / NS_PER_S + self._steering.uncertainty_ns - state.uncertainty_ns
+        uncertainty_ns, state.unseen_ns = uncertainty_ns + state.unseen_ns, 0
         state.low_ns, state.high_ns = (
             state.low_ns + moved_ns - uncertainty_ns,
             state.high_ns + moved_ns + uncertainty_ns,
         )
-        state.time_ns, state.growth_ppb = boottime_ns, growth_ppb
+        if state.seen is not None:
+            low_ns, high_ns = self._shown_by(state.seen, growth_ppb)
+            state.low_ns, state.high_ns = min(state.low_ns, low_ns), max(state.high_ns, high_ns)
+        state.time_ns, state.growth_ppb, state.seen = boottime_ns, growth_ppb, None
         state.steered_ns, state.uncertainty_ns = self._steering.steered_ns, self._steering.uncertainty_ns
         low_ns, high_ns = math.floor(state.low_ns), math.ceil(state.high_ns)
         return Coasting(Bound(max(abs(low_ns), abs(high_ns)), growth_ppb), rates, boottime_ns, low_ns, high_ns)
+
+    def _is_refuted(self, state: _CoastingState, boottime_ns: int) -> bool:
+        """Whether what was read since shows the clock outside the bound, as it has grown until now."""
+        if state.seen is None:
+            return state.unseen_ns > 0
+        grown_ns = growth_ns(state.growth_ppb, boottime_ns - state.time_ns)
+        low_ns, high_ns = self._shown_by(state.seen, state.growth_ppb)
+        return state.unseen_ns > 0 or low_ns < state.low_ns - grown_ns or high_ns > state.high_ns + grown_ns
+
+    def _shown_by(self, entry: FilterEntry, growth_ppb: int) -> tuple[float, float]:
+        """
+        Where a sample shows the clock that gives no bound, since the delay filter may hold delays of before. It may have
+        been steered while nothing was read.
+        """
+        sample = entry.sample
+        aged_ns = growth_ns(growth_ppb, max(0, sample.read_ns - sample.as_of_ns))
+        error_ns = abs(sample.path_delay_ns) + sample.granularity_ns + entry.error_ns + aged_ns
+        return sample.offset_ns - error_ns, sample.offset_ns + error_ns
 
     def _coasting_movement(self, age_ns: int) -> tuple[float, float] | None:
         """The free oscillator's rate and its uncertainty in ppb; None: not learned, or the frequency is not known."""
@@ -239,6 +269,11 @@ class SourceMemory:
         uncertainty_ppb = drift.wander_ppb if age_ns <= _SHORT_GAP_NS else self._drift_ppb(drift)
         uncertainty_ppb += self._assumed[Assumption.GRANDMASTER_RATE] + steering.change_ppb
         return drift.rate_ppb, uncertainty_ppb
+
+    @property
+    def of_system_clock(self) -> bool:
+        """Whether the Syncs are carried over from a PHC to the system clock."""
+        return self._carried is not None
 
     @property
     def newest(self) -> ClockSample | None:
@@ -356,11 +391,12 @@ class SourceMemory:
             self._gap = self._gap_before(entry, last, gap_ns)
         is_new_drift = self._learn(entry)
         self._window.push(entry, self._oscillator.drift, is_new_drift)
-        self._change.push(number, steering.change_ppb)
+        self._change.push(number, max(steering.change_ppb, self._unusual_correction_ppb()))
+        self._corrections.push(number, self._carried.correction_ppb if self._carried else 0)
         self._fastest.push(number, self._rate_ppb(sample.frequency_ppb))
         self._disturbance.push(number, self._disturbance_ns(steering.frequency_before_ppb, gap_ns))
         first = self._window.expire(lambda old: self._has_expired(old, entry))
-        for each in (self._change, self._fastest, self._disturbance):
+        for each in (self._change, self._fastest, self._disturbance, self._corrections):
             each.expire(first)
         return entry
 
@@ -420,6 +456,14 @@ class SourceMemory:
             # ptp4l measured the delay on the PHC, which moved apart from the system clock.
             moved_ns, unsure_ns = moved_ns - carried.moved_ns, unsure_ns + carried.moved_error_ns
         return abs(moved_ns) + unsure_ns
+
+    def _unusual_correction_ppb(self) -> int:
+        """
+        How far the servo may have changed the PHC's rate in response to the newest Sync, where that is more than at any
+        other Sync of the window: what steers the system clock by the PHC may follow, before it is read again.
+        """
+        correction_ppb = self._carried.correction_ppb if self._carried else 0
+        return correction_ppb if self._corrections and correction_ppb > self._corrections.value else 0
 
     def _servo_limit_ppb(self, sample: ClockSample, last: ClockSample | None, gap_ns: int) -> int:
         """

@@ -16,7 +16,7 @@ from timesyncd.bound import ErrorBound, Reason, Term
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.ensemble import Ensemble, EnsembleUpdate
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.sample import ClockSample, DelayExchange, PhcSample
+from timesyncd.sample import ClockSample, DelayExchange, NoSample, PhcSample, PortState
 
 MAX_ADJ_PPB = 62_499_999
 READ_AFTER_NS = 2_000_000
@@ -209,3 +209,87 @@ def test_a_phc_that_was_stepped_between_sync_and_reading_gives_no_bound() -> Non
 
     assert update.bound is not None
     assert update.bound.gm_hard.reason is Reason.CLOCK_STEPPED
+
+
+def test_a_sync_outage_right_after_a_step_response_is_coasted_by_the_system_clock_s_own_frequency() -> None:
+    """
+    The newest Sync shows a step of the grandmaster, and none follows. The PHC runs away with the servo's response to it,
+    and phc2sys makes the system clock follow: no reading of the PHC's frequency says how fast that one runs.
+    """
+    node, model = HardwareNode(), ensemble()
+    for _ in range(80):
+        model.accept(node.sync())
+    node.phc_ns += 300_000
+    node.system_ns += 300_000
+    bound = model.accept(node.sync()).bound
+    node.system_frequency_ppb += round(node.servo_ppb + node.phc_rate_ppb)
+    judged = 0
+    for second in range(1, 60):
+        node.run(1)
+        boottime_ns = HEALTHY.as_of_ns + (node.seconds + second) * NS_PER_S
+        silent = NoSample(
+            HEALTHY.source,
+            boottime_ns,
+            "no Sync",
+            phc=node.reading(boottime_ns, 0.5),
+        )
+        bound = model.accept(silent).bound or bound
+        assert bound is not None
+        found_ns = bound.gm_hard.at(boottime_ns - bound.as_of_ns)
+        judged += found_ns is not None
+        assert found_ns is None or abs(node.system_ns) <= found_ns
+    assert judged == 59
+
+
+def test_what_follows_the_phc_after_an_unusual_offset_is_allowed_for_before_it_is_read() -> None:
+    """
+    phc2sys follows the PHC within a second of the servo's largest response so far. Until the next Sync is read nothing
+    shows that, so the growth allows for it.
+    """
+    node, model = HardwareNode(), ensemble()
+    for _ in range(80):
+        quiet = model.accept(node.sync()).bound
+    node.phc_ns += 300_000
+    node.system_ns += 300_000
+    bound = model.accept(node.sync()).bound
+
+    assert quiet is not None and bound is not None
+    assert quiet.gm_hard.growth_ppb <= 3_000
+    assert bound.gm_hard.growth_ppb >= abs(node.servo_ppb + node.phc_rate_ppb)
+
+
+def test_a_sample_that_gives_no_bound_yet_widens_the_one_that_is_carried_on() -> None:
+    """
+    The port lost its master and found it again. While nothing was read chronyd slewed the clock by a millisecond: the
+    first Sync shows that, although the delay filter is not yet full.
+    """
+    node, model = HardwareNode(), ensemble()
+    for _ in range(80):
+        bound = model.accept(node.sync()).bound
+    boottime_ns = HEALTHY.as_of_ns + node.seconds * NS_PER_S + 1
+    model.accept(NoSample(HEALTHY.source, boottime_ns, "no Sync", port_state=PortState.LISTENING))
+    node.system_ns += 1_000_000
+    sample = node.sync()
+    bound = model.accept(sample).bound or bound
+
+    assert bound is not None
+    found_ns = bound.gm_hard.at(sample.read_ns - bound.as_of_ns)
+    assert found_ns is not None and found_ns >= abs(node.system_ns)
+
+
+def test_a_slew_between_two_readings_without_a_sync_shows_in_the_phc() -> None:
+    """
+    No Sync comes for three seconds, in which chronyd slews the clock by 300 us and is done: its frequency is as it was, and
+    the PHC is not.
+    """
+    node, model = HardwareNode(), ensemble()
+    for _ in range(80):
+        bound = model.accept(node.sync()).bound
+    node.run(3)
+    node.system_ns += 300_000
+    boottime_ns = HEALTHY.as_of_ns + (node.seconds + 3) * NS_PER_S
+    silent = NoSample(HEALTHY.source, boottime_ns, "no Sync", phc=node.reading(boottime_ns, 0.5))
+    bound = model.accept(silent).bound or bound
+
+    assert bound is not None
+    assert error_at(bound, (boottime_ns - bound.as_of_ns) / NS_PER_S) >= abs(node.system_ns)
