@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
-from emulated_ptp4l import EmulatedPtp4l
+from emulated_ptp4l import EmulatedPtp4l, PiServo
 from grandmaster_clock import GrandmasterClock
 from local_clock import NS_PER_S, LocalClock
 from network_path import NetworkPath
@@ -54,8 +54,7 @@ class Chain:
         self.path = NetworkPath(scenario.path, rng, seconds)
         self.ptp4l = EmulatedPtp4l(
             self.clock,
-            scenario.sync_interval_s,
-            scenario.software,
+            PiServo(scenario.sync_interval_s, scenario.software),
             scenario.delay_filter_length,
             scenario.may_master,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from enum import Enum, auto
 
@@ -26,9 +27,21 @@ class ServoState(Enum):
 
 
 class PiServo:
-    """ptp4l's proportional-integral servo. Its first two samples estimate the frequency, and the first update may step the clock."""
+    """
+    ptp4l's proportional-integral servo. Its first two samples estimate the frequency, and the first update may step the clock.
 
-    def __init__(self, interval_s: float, software: bool) -> None:
+    An offset beyond `step_threshold_ns` starts it over (linuxptp's default: never). The card's limit is `limit_ppb`.
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        software: bool,
+        limit_ppb: float = MAX_FREQUENCY_PPB,
+        step_threshold_ns: float = math.inf,
+    ) -> None:
+        self._limit_ppb = limit_ppb
+        self._step_threshold_ns = step_threshold_ns
         self._kp, self._ki = 0.1, 0.001
         if not software:
             self._kp = min(0.7 * interval_s**-0.3, 0.7 / interval_s)
@@ -40,6 +53,9 @@ class PiServo:
 
     def sample(self, offset_ns: float, local_ns: float) -> ServoState:
         """Take an offset (local minus master) and its time; `ppb` is then what the clock is to be slowed by."""
+        if self._estimated and abs(offset_ns) > self._step_threshold_ns:
+            self._first, self._estimated = None, False
+            return ServoState.UNLOCKED
         if self._estimated:
             self._steer(offset_ns)
             return ServoState.LOCKED
@@ -49,20 +65,20 @@ class PiServo:
         elapsed_ns = local_ns - self._first[1]
         if elapsed_ns * 1.001 < min(0.016 / self._ki, 1000.0) * NS_PER_S:
             return ServoState.UNLOCKED
-        self._drift_ppb = self.ppb = _clamped(NS_PER_S * (offset_ns - self._first[0]) / elapsed_ns)
+        self._drift_ppb += NS_PER_S * (offset_ns - self._first[0]) / elapsed_ns
+        self._drift_ppb = self.ppb = self._clamped(self._drift_ppb)
         self._estimated = True
         return ServoState.JUMP if abs(offset_ns) > FIRST_STEP_THRESHOLD_NS else ServoState.LOCKED
 
     def _steer(self, offset_ns: float) -> None:
         integral_ppb = self._ki * offset_ns
         wanted_ppb = self._kp * offset_ns + self._drift_ppb + integral_ppb
-        self.ppb = _clamped(wanted_ppb)
+        self.ppb = self._clamped(wanted_ppb)
         if self.ppb == wanted_ppb:
             self._drift_ppb += integral_ppb
 
-
-def _clamped(ppb: float) -> float:
-    return max(-MAX_FREQUENCY_PPB, min(MAX_FREQUENCY_PPB, ppb))
+    def _clamped(self, ppb: float) -> float:
+        return max(-self._limit_ppb, min(self._limit_ppb, ppb))
 
 
 class DelayFilter:
@@ -87,10 +103,10 @@ class EmulatedPtp4l:
     """
 
     def __init__(
-        self, clock: LocalClock, sync_interval_s: float, software: bool, filter_length: int, may_master: bool
+        self, clock: LocalClock, servo: PiServo, filter_length: int = DELAY_FILTER_LENGTH, may_master: bool = False
     ) -> None:
         self._clock = clock
-        self._servo = PiServo(sync_interval_s, software)
+        self._servo = servo
         self._filter_length = filter_length
         self._alone = PortState.MASTER if may_master else PortState.LISTENING
         self.port_state = PortState.LISTENING
@@ -141,11 +157,13 @@ class EmulatedPtp4l:
         self.offset_ns = round(offset_ns)
         state = self._servo.sample(offset_ns, received_ns)
         if state is ServoState.UNLOCKED:
+            self.port_state = PortState.UNCALIBRATED
             return
         self._clock.slowed_ppb = self._servo.ppb
         if state is ServoState.JUMP:
             self._clock.step(-offset_ns)
             self._sync = None
+            self.port_state = PortState.UNCALIBRATED
         else:
             self.port_state = PortState.SLAVE
 

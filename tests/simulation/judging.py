@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import median
 
 from chain import Chain, Instant
+from hardware_chain import HardwareInstant
 from scenarios import Scenario
 
 from timesyncd.model.replay import Replay, ReplayedRow, TraceRow, bounds_at
@@ -34,6 +36,7 @@ class Tally:
     misses: int = 0
     worst: float = 0.0
     at_ns: int = 0
+    widths_ns: list[int] = field(default_factory=list)
 
     def count(self, error_ns: float, bound_ns: int | None, at_ns: int) -> None:
         self.asked += at_ns >= LOCKED_AFTER_NS
@@ -41,10 +44,17 @@ class Tally:
             return
         self.given += at_ns >= LOCKED_AFTER_NS
         self.judged += 1
+        if at_ns >= LOCKED_AFTER_NS:
+            self.widths_ns.append(bound_ns)
         size_ns = abs(error_ns)
         self.misses += size_ns > bound_ns
         if size_ns > self.worst * bound_ns:
             self.worst, self.at_ns = size_ns / bound_ns if bound_ns else float("inf"), at_ns
+
+    @property
+    def median_width_ns(self) -> float | None:
+        """The median bound after the servo has locked; None: there was none."""
+        return median(self.widths_ns) if self.widths_ns else None
 
     @property
     def given_share(self) -> float:
@@ -62,10 +72,10 @@ class Judgement:
     utc_stat: Tally = field(default_factory=Tally)
     between: Tally = field(default_factory=Tally)
 
-    def take(self, instant: Instant, replayed: ReplayedRow) -> None:
+    def count(self, instant: Instant | HardwareInstant, at_ns: int, replayed: ReplayedRow) -> None:
         if instant.blind:
             return
-        at_ns, gm_ns, utc_ns = instant.row.t_ns, instant.gm_error_ns, instant.utc_error_ns
+        gm_ns, utc_ns = instant.gm_error_ns, instant.utc_error_ns
         if not instant.is_reading:
             self.between.count(gm_ns, replayed.gm_hard_ns, at_ns)
             return
@@ -90,5 +100,5 @@ def replayed(scenario: Scenario, seed: int, seconds: float) -> Iterator[tuple[In
 def judged(scenario: Scenario, seed: int, seconds: float) -> Judgement:
     judgement = Judgement(seed)
     for instant, row in replayed(scenario, seed, seconds):
-        judgement.take(instant, row)
+        judgement.count(instant, instant.row.t_ns, row)
     return judgement

@@ -2,7 +2,7 @@
 The bound against the truth of thousands of simulated chains: `make soak`.
 
 Every seed judged is a line of the state file, so a run that was stopped goes on where it was. In the end the worst seed of each
-scenario is printed, and how to see it again.
+scenario is printed, how to see it again, and the median width of its bounds.
 """
 
 from __future__ import annotations
@@ -13,39 +13,57 @@ import sys
 from collections.abc import Iterator
 from multiprocessing import Pool
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
-from judging import judged, replayed
+from hardware_chain import BOOTTIME_EPOCH_NS
+from hardware_judging import judged_hardware, replayed_hardware
+from hardware_scenarios import HARDWARE_BY_NAME, KEEPING_HARDWARE
+from judging import Judgement, judged, replayed
 from scenarios import BY_NAME, KEEPING
 
 SECONDS = 1_800
 
+NAMES = [scenario.name for scenario in KEEPING] + [scenario.name for scenario in KEEPING_HARDWARE]
+
 
 class Line(NamedTuple):
-    """One seed: its rows whose truth was outside the hard bound, the largest |truth| / bound, and the time of that row."""
+    """
+    One seed: its rows whose truth was outside the hard bound, the largest |truth| / bound, the time of that row, and the
+    median bound against the grandmaster (None: there was none).
+    """
 
     scenario: str
     seed: int
     misses: int
     worst: float
     at_ns: int
+    width_ns: float | None
 
     def __str__(self) -> str:
-        return "\t".join(map(str, self))
+        return "\t".join("" if cell is None else str(cell) for cell in self)
 
     @classmethod
     def parse(cls, text: str) -> Line:
-        scenario, seed, misses, worst, at_ns = text.split("\t")
-        return cls(scenario, int(seed), int(misses), float(worst), int(at_ns))
+        scenario, seed, misses, worst, at_ns, width_ns = text.rstrip("\n").split("\t")
+        width = float(width_ns) if width_ns else None
+        return cls(scenario, int(seed), int(misses), float(worst), int(at_ns), width)
 
 
 def soak(job: tuple[str, int]) -> Line:
     """Judge one seed, at the readings and between them."""
     name, seed = job
-    judgement = judged(BY_NAME[name], seed, SECONDS)
+    judgement = _judged(name, seed)
     tallies = [judgement.gm_hard, judgement.utc_hard, judgement.between]
     worst = max(tallies, key=lambda tally: tally.worst)
-    return Line(name, seed, sum(tally.misses for tally in tallies), round(worst.worst, 4), worst.at_ns)
+    misses = sum(tally.misses for tally in tallies)
+    return Line(name, seed, misses, round(worst.worst, 4), worst.at_ns, judgement.gm_hard.median_width_ns)
+
+
+def _judged(name: str, seed: int) -> Judgement:
+    if name in HARDWARE_BY_NAME:
+        return judged_hardware(HARDWARE_BY_NAME[name], seed)
+    return judged(BY_NAME[name], seed, SECONDS)
 
 
 def done_lines(state: Path) -> list[Line]:
@@ -57,7 +75,7 @@ def done_lines(state: Path) -> list[Line]:
 
 def remaining(done: list[Line], seeds: int) -> list[tuple[str, int]]:
     judged_already = {(line.scenario, line.seed) for line in done}
-    jobs = [(scenario.name, seed) for seed in range(seeds) for scenario in KEEPING]
+    jobs = [(name, seed) for seed in range(seeds) for name in NAMES]
     return [job for job in jobs if job not in judged_already]
 
 
@@ -79,18 +97,24 @@ def run(state: Path, seeds: int) -> list[Line]:
 
 
 def report(lines: list[Line]) -> Iterator[str]:
-    for scenario in KEEPING:
-        of_it = [line for line in lines if line.scenario == scenario.name]
+    for name in NAMES:
+        of_it = [line for line in lines if line.scenario == name]
+        widths_ns = [line.width_ns for line in of_it if line.width_ns is not None]
+        width = f"{median(widths_ns) / 1e3:.1f} us" if widths_ns else "none"
         worst = max(of_it, key=lambda line: line.worst)
         missed = sum(line.misses > 0 for line in of_it)
         yield (
-            f"{scenario.name}: {missed} of {len(of_it)} seeds missed; worst |truth| / bound {worst.worst:.3f} at "
-            f"{worst.at_ns / 1e9:.0f} s: python tests/simulation/soak.py --show '{scenario.name}' {worst.seed}"
+            f"{name}: {missed} of {len(of_it)} seeds missed; median bound {width}; worst |truth| / bound "
+            f"{worst.worst:.3f} at {worst.at_ns / 1e9:.0f} s: "
+            f"python tests/simulation/soak.py --show '{name}' {worst.seed}"
         )
 
 
 def show(name: str, seed: int) -> None:
-    """One seed row by row: the row that was read, the truth, the bounds; `!` marks a miss, `?` what could not be known."""
+    """One seed row by row: what was read, the truth, the bounds; `!` marks a miss, `?` what could not be known."""
+    if name in HARDWARE_BY_NAME:
+        show_hardware(name, seed)
+        return
     print(
         "t_s,offset_ns,path_delay_ns,freq_ppb,port_state,gm_error_ns,gm_hard_ns,gm_stat_ns,utc_error_ns,utc_hard_ns,mark"
     )
@@ -101,6 +125,19 @@ def show(name: str, seed: int) -> None:
             f"{row_in.t_ns / 1e9:.3f}", row_in.offset_ns, row_in.path_delay_ns, row_in.freq_ppb,
             row_in.port_state.name if row_in.port_state else None, round(instant.gm_error_ns), row.gm_hard_ns, row.gm_stat_ns,
             round(instant.utc_error_ns), row.utc_hard_ns, ("!" if missed else "") + ("?" if instant.blind else ""),
+        ]  # fmt: skip
+        print(*("" if cell is None else cell for cell in cells), sep=",")
+
+
+def show_hardware(name: str, seed: int) -> None:
+    print("t_s,readings,gm_error_ns,gm_hard_ns,gm_stat_ns,utc_error_ns,utc_hard_ns,mark")
+    for instant, row in replayed_hardware(HARDWARE_BY_NAME[name], seed):
+        missed = row.gm_hard_ns is not None and abs(instant.gm_error_ns) > row.gm_hard_ns
+        cells = [
+            f"{(instant.boottime_ns - BOOTTIME_EPOCH_NS) / 1e9:.3f}",
+            "+".join(type(reading).__name__ for reading in instant.readings),
+            round(instant.gm_error_ns), row.gm_hard_ns, row.gm_stat_ns, round(instant.utc_error_ns), row.utc_hard_ns,
+            ("!" if missed else "") + ("?" if instant.blind else ""),
         ]  # fmt: skip
         print(*("" if cell is None else cell for cell in cells), sep=",")
 

@@ -1,0 +1,41 @@
+"""The ensemble's bounds against the truth of a simulated chain with hardware timestamps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hardware_chain import BOOTTIME_EPOCH_NS, PHC, PTP, HardwareChain, HardwareInstant
+from hardware_scenarios import HardwareScenario
+from judging import Judgement
+
+from timesyncd.bound import ErrorBound
+from timesyncd.clocks import STEP_TOLERANCE_NS
+from timesyncd.model.assumptions import SourceSettings
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.replay import ReplayedRow, bounds_at
+
+#: No program here misses a step of less than a segment's reader may.
+SETTINGS = EnsembleSettings(SourceSettings(step_tolerance_ns=0))
+
+
+def replayed_hardware(
+    scenario: HardwareScenario, seed: int, seconds: float | None = None
+) -> Iterator[tuple[HardwareInstant, ReplayedRow]]:
+    """Each instant with the published bounds at it: by the readings up to it."""
+    ensemble = Ensemble({PTP: SETTINGS, PHC: SETTINGS})
+    published: ErrorBound | None = None
+    for instant in HardwareChain(scenario, seed, seconds).instants():
+        for reading in instant.readings:
+            published = ensemble.accept(reading).bound or published
+        known = published
+        if known is not None and abs(known.real_minus_boot_ns - instant.real_minus_boot_ns) > STEP_TOLERANCE_NS:
+            known = None  # each reader of the segment sees that the clock was stepped
+        yield instant, bounds_at(known, instant.boottime_ns)
+
+
+def judged_hardware(scenario: HardwareScenario, seed: int) -> Judgement:
+    judgement = Judgement(seed)
+    for instant, row in replayed_hardware(scenario, seed):
+        judgement.count(instant, instant.boottime_ns - BOOTTIME_EPOCH_NS, row)
+    return judgement
