@@ -36,7 +36,6 @@ from timesyncd.findings.node import (
     two_ports_conditions,
     utc_conditions,
 )
-from timesyncd.findings.steering import Ptp4lSteering
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.clockbound import ClockBoundWriter, suspended_ns
 from timesyncd.ipc.seqlock import SegmentWriter
@@ -103,7 +102,6 @@ class Daemon:
         self._boundary_clock_errors_ns = {each.name: each.bounds.boundary_clock_error_ns for each in config.source}
         self._grandmaster_memories: dict[str, GrandmasterMemory] = {}
         self._storms: dict[str, int] = {}
-        self._ptp4l_steering = Ptp4lSteering()
         self._leap_table_read_ns: int | None = None
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -276,10 +274,8 @@ class Daemon:
                     f"source {runner.name}: its driver reads a grandmaster, not a clock of this node; configure "
                     f"it as a [[grandmaster]]"
                 )
-            if isinstance(reading, ClockSample):
-                self._ptp4l_steering.update(reading)
-            elif isinstance(reading, KernelSample):
-                reading = self._ptp4l_steering.resolve(reading)
+            if isinstance(reading, KernelSample):
+                reading = self._view.ptp4l_steering.resolve(reading)
             outcome = self._ensemble.accept(reading)
             if outcome.bound is not None:
                 self._write(outcome.bound)

@@ -16,6 +16,7 @@ from timesyncd.clocks import Moment
 from timesyncd.config import Config
 from timesyncd.daemon.source_states import ClockReading, measured
 from timesyncd.driver import PollReport
+from timesyncd.findings.steering import Ptp4lSteering
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.messages.node import (
     BoundMessage,
@@ -144,6 +145,7 @@ class NodeView:
     def __init__(self, config: Config, epoch: Epoch, incarnation: int) -> None:
         self.numbers = SequenceNumbers(config.node.name, incarnation)
         self.samples = 0
+        self.ptp4l_steering = Ptp4lSteering()
         self._config = config
         self._epoch = epoch
         self._bound: ErrorBound | None = None
@@ -210,6 +212,8 @@ class NodeView:
     def _update_sample(self, sample: ClockReading, bound: ErrorBound | None) -> None:
         self.samples += 1
         self._samples[sample.source] = sample
+        if isinstance(sample, ClockSample):
+            self.ptp4l_steering.update(sample)
         self._failures.pop(sample.source, None)
         if bound is None:
             self._source_bounds.pop(sample.source, None)
@@ -330,6 +334,7 @@ class NodeView:
             reason=reason,
             reason_code=code,
             poll_duration_ns=poll.duration_ns if poll else None,
+            steers_system_clock=self.ptp4l_steering.of_source(name),
             since_poll_ns=max(0, now.boottime_ns - poll.boottime_ns) if poll else None,
         )
         return (

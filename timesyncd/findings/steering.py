@@ -56,6 +56,10 @@ class Ptp4lSteering:
             known = self._known[sample.daemon_pid] = _KnownPtp4l(sample.source)
         known.update(sample)
 
+    def of_source(self, source: str) -> bool | None:
+        """Whether the ptp4l of this source steers CLOCK_REALTIME; None: not known."""
+        return next((each.steers for each in self._known.values() if each.source == source), None)
+
     def resolve(self, sample: KernelSample) -> KernelSample:
         """The kernel's sample without the doubt about these ptp4l."""
         return with_known_ptp4l(sample, {pid: each.steers for pid, each in self._known.items()})

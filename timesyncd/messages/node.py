@@ -143,7 +143,8 @@ class SourceState(Message):
     `reason_code` and `reason` state why the last reading gave no sample. `kind` is what the source measures against: a
     PTP parent, a PHC, UTC, or nothing but the kernel's own status. `offset_ns` is local minus reference, correct within
     +-`error_ns` where the source gives an error; against a PHC it excludes the whole seconds between two timescales,
-    which `detail` gives. `clock` is the measured clock ("realtime", "phc:0"), and `daemon_pid` the process that replied. `leap` is the leap second
+    which `detail` gives. `clock` is the measured clock ("realtime", "phc:0"), and `daemon_pid` the process that replied;
+    `steers_system_clock` is whether that ptp4l steers CLOCK_REALTIME, by its samples so far (null: not known). `leap` is the leap second
     that the source announces, or that is armed in the kernel; "both" is a contradiction. `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before
     the state was published. The last poll ended `since_poll_ns` before that and took `poll_duration_ns`.
     """
@@ -157,6 +158,7 @@ class SourceState(Message):
     reason_code: ReasonCode = OK
     clock: str | None = None
     daemon_pid: Int64 | None = None
+    steers_system_clock: bool | None = None
     port_state: str | None = None
     offset_ns: Int64 | None = None
     error_ns: Int64 | None = None

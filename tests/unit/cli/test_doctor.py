@@ -169,17 +169,16 @@ def test_an_informational_finding_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clock", "steered"),
-    [("realtime", "disciplined by: ptp4l"), ("phc:0", "disciplined by: none found")],
+    ("steers", "steered"), [(True, "ptp4l"), (False, "none found"), (None, "none found, possibly ptp4l")]
 )
-def test_a_ptp4l_that_the_daemon_polls_is_in_no_doubt(clock: str, steered: str) -> None:
-    """The daemon's source knows which clock it measures, so "possibly ptp4l" would be wrong."""
-    source = {"name": "ptp", "driver": "ptp4l", "reachable": True, "kind": "ptp", "clock": clock, "daemon_pid": 42}
+def test_the_doctor_repeats_the_daemon_s_judgement_of_a_ptp4l(steers: bool | None, steered: str) -> None:
+    """A free-running ptp4l measures the system clock and does not steer it, and only a series of samples shows that."""
+    source = {"name": "ptp", "driver": "ptp4l", "reachable": True, "kind": "ptp", "clock": "realtime", "daemon_pid": 42}
     kernel = replace(KERNEL, disciplines=(), undecided_disciplines=("ptp4l",), undecided_ptp4l=(42,))
-    facts = replace(WELL, kernel=kernel, daemon=replace(DAEMON, node=node(sources=[source])))
-    (result,) = [each for each in checks(facts) if each.check == "steered"]
+    daemon = replace(DAEMON, node=node(sources=[source | {"steers_system_clock": steers}]))
+    (result,) = [each for each in checks(replace(WELL, kernel=kernel, daemon=daemon)) if each.check == "steered"]
 
-    assert result.what.endswith(f"; {steered}")
+    assert result.what.endswith(f"disciplined by: {steered}")
 
 
 def test_steering_by_an_unknown_program_is_the_daemons_to_find() -> None:

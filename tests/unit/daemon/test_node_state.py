@@ -233,6 +233,21 @@ def test_a_source_shows_its_last_sample_and_its_last_poll(lab: ViewLab, view: No
     assert (there.since_poll_ns, away.since_poll_ns) == (after(0).boottime_ns, after(1).boottime_ns)
 
 
+@pytest.mark.parametrize(
+    ("clock", "frequencies", "steers"),
+    [("realtime", (1, 2), True), ("realtime", (1, 1), None), ("realtime", (1,) * 12, False), ("phc:0", (1, 2), False)],
+)
+def test_a_source_shows_whether_its_ptp4l_steers_the_system_clock(
+    lab: ViewLab, clock: str, frequencies: tuple[int, ...], steers: bool | None
+) -> None:
+    """By the samples so far; the kernel's status of the same daemon rests on the same judgement."""
+    for ppb in frequencies:
+        lab.view.update(Observation(replace(HEALTHY, clock=clock, frequency_ppb=ppb, daemon_pid=42), None))
+    [source] = lab.view.node_state(after(1)).sources
+
+    assert source.steers_system_clock is steers
+
+
 def test_samples_are_counted_and_failures_are_not(lab: ViewLab) -> None:
     """`samples` is what the node's own clock gave."""
     for reading in (HEALTHY, SILENT, GRANDMASTER, nth(1)):

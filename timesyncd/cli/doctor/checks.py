@@ -410,7 +410,7 @@ def _as_the_daemon_knows(facts: Facts, sample: KernelSample) -> KernelSample:
         return sample
     sources = facts.daemon.node.sources
     sample = with_known_ptp4l(
-        sample, {source.daemon_pid: source.clock == "realtime" for source in sources if source.daemon_pid is not None}
+        sample, {source.daemon_pid: source.steers_system_clock for source in sources if source.daemon_pid is not None}
     )
     is_unknown = any(finding.id == "unknown-discipline" for finding in facts.daemon.findings)
     return replace(sample, unexplained_movement=Movement.FREQUENCY) if is_unknown else sample
