@@ -378,6 +378,32 @@ def test_phc2sys_bounds_the_system_clock_against_the_phc(tmp_path: Path, capsys:
     assert "phc2sys-log: 2 readings" in summary
 
 
+def test_a_phc2sys_reading_without_a_delay_has_no_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a PPS the width of the reading is not in the log, and a width of 0 would be a bound that is wrong."""
+    line = PHC2SYS.format(10, "CLOCK_REALTIME", "phc", -13, 2)
+    rows, summary = replayed(
+        capsys, written(tmp_path, line, PHC2SYS.format(11, "CLOCK_REALTIME", "phc", -13, 2).partition(" delay")[0])
+    )
+
+    assert [row["status"] for row in rows] == ["SYNCHRONIZED", "UNKNOWN"]
+    assert "without a delay (as of a PPS) the width of the reading is unknown" in summary
+
+
+def test_a_phc2sys_log_whose_time_goes_back_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines of two boots would be one clock's history, so the line and both times are named."""
+    lines = [PHC2SYS.format(second, "CLOCK_REALTIME", "phc", 5, 2) for second in (11, 10)]
+
+    assert "ptp4l.log:2: time goes back from 11.100 s to 10.100 s" in refused(capsys, written(tmp_path, *lines))
+
+
+def test_a_phc2sys_line_that_is_logged_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A journal that was exported with its syslog file has each line twice."""
+    lines = [PHC2SYS.format(second, "CLOCK_REALTIME", "phc", 5, 2) for second in (10, 10, 11)]
+    rows, _ = replayed(capsys, written(tmp_path, *lines))
+
+    assert [row["t_s"] for row in rows] == ["10.100", "11.100"]
+
+
 def test_the_clocks_of_one_phc2sys_are_instances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With `-a` it steers several."""
     lines = [PHC2SYS.format(second, sink, "phc", 5, 2) for second in (1, 2) for sink in ("CLOCK_REALTIME", "eth1")]
@@ -418,6 +444,26 @@ def test_measurements_bound_chronyd_s_corrected_time(capsys: pytest.CaptureFixtu
     assert {row["utc_hard_ns"] for row in rows} == {""}
     assert 1_990_000 < int(rows[0]["corrected_hard_ns"]) < 2_020_000
     assert int(rows[-1]["corrected_hard_ns"]) < 20_000
+
+
+def test_measurements_that_failed_chronyd_s_tests_have_no_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """chronyd does not use them, and nor does the replay; a note says why."""
+    path = tmp_path / "measurements.log"
+    path.write_text((LOGS / "chronyd_4.3_measurements.log").read_text().replace("1 111 111 1111", "1 111 101 1111"))
+    rows, summary = replayed(capsys, path)
+
+    assert {(row["status"], row["corrected_hard_ns"]) for row in rows} == {("UNKNOWN", "")}
+    assert "measurements that failed chronyd's tests" in summary
+
+
+def test_a_date_that_does_not_exist_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line is named, and no time is made up for it."""
+    path = tmp_path / "measurements.log"
+    path.write_text((LOGS / "chronyd_4.3_measurements.log").read_text().replace("2026-11-26", "2026-11-31"))
+
+    assert "measurements.log:4: '2026-11-31 07:28:33' is not a date and time" in refused(capsys, path)
 
 
 def test_several_servers_are_instances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -529,3 +529,46 @@ def test_a_migrated_virtual_machine_has_no_bound(between: tuple[int | None, ...]
     assert {moved.parent_hard, moved.gm_hard, moved.utc_hard} == {unbounded(Reason.VM_MIGRATED)}
     assert list(ensemble.bounded_sources) == []
     assert ensemble.accept(ntp(lab)).bound is not None
+
+
+def test_a_step_between_two_readings_of_the_clocks_invalidates_the_bound() -> None:
+    """ptp4l may have stepped the PHC: its samples from before, and the system clock's bound, no longer apply."""
+    lab, ensemble = Lab(), with_card()
+    for _ in range(65):
+        ensemble.accept(lab_sample(lab, clock="phc:0"))
+        linked = ensemble.accept(phc(lab)).bound
+    lab_sample(lab)
+    stepped = ensemble.accept(phc(lab, offset_ns=-37 * NS_PER_S + NS_PER_S // 100)).bound
+    later = ensemble.accept(lab_sample(lab, clock="phc:0")).bound
+
+    assert linked is not None and linked.gm_hard.bound_ns is not None
+    assert stepped is not None and stepped.gm_hard == unbounded(Reason.CLOCK_STEPPED)
+    assert later is None or later.gm_hard.bound_ns is None
+
+
+def test_a_phc_whose_steering_limit_is_unknown_bounds_no_system_clock() -> None:
+    """Without the largest frequency correction that its driver takes, how far the PHC moves between readings is unknown."""
+    lab, ensemble = Lab(), with_card()
+    for _ in range(65):
+        ensemble.accept(lab_sample(lab, clock="phc:0"))
+    bound = ensemble.accept(phc(lab, frequency_ppb=None, max_frequency_ppb=None)).bound
+
+    assert bound is not None
+    assert bound.gm_hard == unbounded(Reason.STEERING_LIMIT_UNKNOWN)
+
+
+def test_a_ptp4l_with_software_timestamps_may_keep_a_wrong_utc_offset() -> None:
+    """
+    3.1.1 takes the announced offset over and keeps it when the announced one is right again: UTC stays unknown until it
+    selects a parent again.
+    """
+    lab, ensemble = Lab(), one()
+    for _ in range(65):
+        before = ensemble.accept(lab_sample(lab)).bound
+    wrong = ensemble.accept(lab_sample(lab, current_utc_offset_s=36)).bound
+    right_again = ensemble.accept(lab_sample(lab)).bound
+
+    assert before is not None and before.utc_hard.bound_ns is not None
+    assert wrong is not None and right_again is not None
+    assert (wrong.utc_hard.bound_ns, right_again.utc_hard) == (None, unbounded(Reason.UTC_OFFSET_DIFFERS))
+    assert right_again.gm_hard.bound_ns is not None
