@@ -14,6 +14,7 @@ from alembic.migration import MigrationContext
 from postgresql import location
 
 from timesyncd.errors import StoreError
+from timesyncd.store import engine
 from timesyncd.store.engine import StoreLocation, migrate, writer_engine
 from timesyncd.store.tables import TIMED, clock_sample, metadata
 
@@ -115,3 +116,11 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match=r"file/history\.sqlite: cannot create or migrate the tables"):
         migrate(StoreLocation(path=tmp_path / "file" / "history.sqlite"))
+
+
+def test_a_migration_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A locked store delays the daemon's history and nothing else: the error names the store and the limit."""
+    monkeypatch.setattr(engine, "MIGRATION_LIMIT_S", 0.001)
+
+    with pytest.raises(StoreError, match=r"history\.sqlite: cannot create or migrate the tables: .*timed out"):
+        migrate(StoreLocation(path=tmp_path / "history.sqlite"))

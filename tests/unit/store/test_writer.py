@@ -390,3 +390,23 @@ def test_a_stuck_thread_is_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         go_on.set()
 
     assert (behind_s, store.behind_s) == (20, 0)
+
+
+def test_an_incarnation_that_the_store_does_not_give_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that does not answer (here it was never started) costs the daemon a limited time, and the error names it."""
+    monkeypatch.setattr(writer, "INCARNATION_TIMEOUT_S", 0.001)
+    silent = Store(settings_of(StoreLocation(path=tmp_path / "h.sqlite")), FakeClocks(), lambda problem: None)
+
+    with pytest.raises(StoreError, match=r"h\.sqlite: the store did not answer within 0\.001 s"):
+        silent.next_incarnation("n1")
+
+
+def test_an_observation_without_a_reading_leaves_no_row(bench: Bench) -> None:
+    """A bound that changed between two readings is published, and is no sample."""
+    with bench.running() as store:
+        store.put(Observation(None))
+        store.put(Observation(HEALTHY, None))
+
+    assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
