@@ -40,7 +40,7 @@ class LeapScenario:
     `offset_change_s`. `kernel_s`: by how much the kernel steps CLOCK_REALTIME at midnight. `servo_steps_s`: when ptp4l itself steps the
     clock instead (kernel_leap 0); None: never. `adopts`: ptp4l removes the new UTC offset at once, as 4.x does; 3.1.1 goes on
     with the old one, or (`keeps_offset`) took the new one over and keeps it, and steps the clock back at `restored_s`. At `corrected_s` the
-    grandmaster announces the former offset again. `hardware`: ptp4l steers a PHC on TAI, against which the system clock is read. `ntp`: a
+    grandmaster announces the former offset again. `hardware`: ptp4l steers a PHC on TAI, against which the system clock is read; `read_at_sync`: by ptp4l's driver. `ntp`: a
     server that leaps, or one that spreads the second over the day around it.
     """
 
@@ -52,6 +52,7 @@ class LeapScenario:
     servo_steps_s: int | None = None
     daemon_dies_s: int | None = None
     hardware: bool = False
+    read_at_sync: bool = False
     adopts: bool = True
     keeps_offset: bool = False
     restored_s: int | None = None
@@ -118,7 +119,8 @@ class LeapWorld:
             self._poll()
 
     def _poll(self) -> None:
-        for reading in (self._kernel(), self._utc(), self._phc(), self._ptp()):
+        apart = None if self.scenario.read_at_sync else self._phc("nic")
+        for reading in (self._kernel(), self._utc(), apart, self._ptp()):
             if reading is not None and (bound := self.ensemble.accept(reading).bound) is not None:
                 self._writer.write(clock_segment.encode(bound, self._epoch))
         self._seen_stepped_s = self.stepped_s
@@ -153,7 +155,7 @@ class LeapWorld:
             as_of_ns=self.boottime_ns(),
             read_ns=self.boottime_ns(),
             real_minus_boot_ns=self.realtime_ns() - self.boottime_ns(),
-            ingress_time_ns=self.realtime_ns(),
+            ingress_time_ns=self.tai_ns() if self.scenario.hardware else self.realtime_ns(),
             clock="phc:0" if self.scenario.hardware else "realtime",
             offset_ns=0 if self.scenario.hardware else self._software_offset_ns(),
             path_delay_ns=PATH_NS,
@@ -162,6 +164,7 @@ class LeapWorld:
             delay_requests_sent=self._count,
             delay_responses_received=self._count,
             current_utc_offset_s=offset_s,
+            phc=self._phc("ptp") if self.scenario.read_at_sync else None,
             **_TRACEABLE,
             **_flags(leap),
         )
@@ -189,12 +192,12 @@ class LeapWorld:
             root_dispersion_ns=100_000,
         )
 
-    def _phc(self) -> PhcSample | None:
+    def _phc(self, source: str) -> PhcSample | None:
         """A PHC that is exactly on TAI."""
         if not self.scenario.hardware:
             return None
         return PhcSample(
-            source="nic",
+            source=source,
             clock="phc:0",
             as_of_ns=self.boottime_ns(),
             real_minus_boot_ns=self.realtime_ns() - self.boottime_ns(),

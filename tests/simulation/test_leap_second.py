@@ -38,6 +38,14 @@ SCENARIOS = {
     "hardware stamps, deleted": LeapScenario(Leap.DELETE, Leap.DELETE, 1, -1, hardware=True, table=DELETED),
     "hardware stamps, no step": LeapScenario(Leap.INSERT, Leap.INSERT, 0, 1, hardware=True, table=KNOWN),
     "hardware stamps, falsely": LeapScenario(Leap.NONE, Leap.INSERT, -1, 0, hardware=True),
+    "read at each Sync": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1, hardware=True, read_at_sync=True, table=KNOWN),
+    "read at each Sync, deleted": LeapScenario(
+        Leap.DELETE, Leap.DELETE, 1, -1, hardware=True, read_at_sync=True, table=DELETED
+    ),
+    "read at each Sync, no step": LeapScenario(
+        Leap.INSERT, Leap.INSERT, 0, 1, hardware=True, read_at_sync=True, table=KNOWN
+    ),
+    "read at each Sync, falsely": LeapScenario(Leap.NONE, Leap.INSERT, -1, 0, hardware=True, read_at_sync=True),
     "an NTP server that leaps too": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1, ntp="steps", table=KNOWN),
     "an NTP server that smears": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1, ntp="smears", table=KNOWN),
     "not announced, but known": LeapScenario(Leap.INSERT, Leap.NONE, 0, 1, cleared_s=2, table=KNOWN),

@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from chain import Chain, Instant
-from samples import GRANDMASTER_IDENTITY, HEALTHY
+from chain_samples import ptp_sample
 from scenarios import BY_NAME
 
 from timesyncd.bound import ErrorBound
-from timesyncd.clocks import NS_PER_S
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.replay import TraceRow
-from timesyncd.sample import ClockSample, PortState, UtcOrigin, UtcSample
+from timesyncd.sample import PortState, UtcOrigin, UtcSample
 
 SECONDS = 300
 
 #: What chronyd takes for its error: the jitter of its reference, and nothing of the path that is 10 us lopsided.
 OWN_ERROR_NS = 1_000
-
-
-def ptp_sample(row: TraceRow, last_ns: int) -> ClockSample:
-    assert row.offset_ns is not None and row.path_delay_ns is not None
-    return replace(
-        HEALTHY,
-        as_of_ns=last_ns,
-        read_ns=row.t_ns,
-        real_minus_boot_ns=0,
-        offset_ns=row.offset_ns,
-        path_delay_ns=row.path_delay_ns,
-        ingress_time_ns=row.t_ns,
-        port_state=row.port_state or PortState.SLAVE,
-        grandmaster_identity=GRANDMASTER_IDENTITY,
-        clock_class=row.clock_class or 248,
-        clock_accuracy=row.clock_accuracy or 0xFE,
-        ptp_timescale=True,
-        time_traceable=True,
-        current_utc_offset_s=37,
-        sync_interval_ns=NS_PER_S,
-        delay_interval_ns=NS_PER_S,
-        delay_requests_sent=None,
-        delay_responses_received=None,
-        frequency_ppb=None if row.freq_ppb is None else -row.freq_ppb,
-    )
 
 
 def chrony_sample(row: TraceRow, origin: UtcOrigin) -> UtcSample:
