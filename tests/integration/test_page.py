@@ -116,9 +116,16 @@ async def test_a_lost_source_shows_the_reason_and_its_last_value(page: Page, vie
     """Its state is the reason; "last known" appears only before a value."""
     await page.until("status", "SYNCHRONIZED")
     first, *_ = view.node().sources
-    gave = first.model_copy(update={"reason": "no answer", "reason_code": "no_valid_sample", "port_state": "SLAVE"})
+    gave = first.model_copy(
+        update={"reason": "no answer", "reason_code": "no_valid_sample", "port_state": "SLAVE", "clock": "phc:0"}
+    )
     never = SourceState(
-        name="nic", driver="phc", reachable=False, reason="no PHC behind it", reason_code="no_valid_sample"
+        name="nic",
+        driver="phc",
+        reachable=False,
+        reason="no PHC behind it",
+        reason_code="no_valid_sample",
+        since_poll_ns=42_000_000_000,
     )
     view.events.publish(
         StreamEvent("node", view.node().model_copy(update={"sources": [gave, never], "sequence": 4712}))
@@ -126,8 +133,8 @@ async def test_a_lost_source_shows_the_reason_and_its_last_value(page: Page, vie
     await page.until("sources", "nic ✕")
     shown = await page.text("sources")
 
-    assert "no answer; last known: SLAVE" in shown
-    assert "no PHC behind it" in shown and shown.count("last known") == 1
+    assert "no answer; last known: SLAVE, measures phc:0" in shown
+    assert "no PHC behind it; last polled 42 s ago" in shown and shown.count("last known") == 1
 
 
 async def test_a_utc_bound_that_is_not_the_grandmaster_s_gives_its_reason(page: Page, view: FakeView) -> None:

@@ -183,7 +183,8 @@ def measured_text(source: SourceState) -> str | None:
         return None
     error = "" if source.error_ns is None else f" +-{duration_text(source.error_ns)}"
     delay = "" if source.path_delay_ns is None else f", path delay {duration_text(source.path_delay_ns)}"
-    return f"offset {duration_text(source.offset_ns)}{error}{delay}"
+    of_phc = "" if source.clock in (None, "realtime") else f" of {source.clock}"
+    return f"offset{of_phc} {duration_text(source.offset_ns)}{error}{delay}"
 
 
 def bound_text(message: BoundMessage | None, age_ns: int | None) -> Text:

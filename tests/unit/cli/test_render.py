@@ -553,3 +553,18 @@ def test_the_demo_shows_strings_from_the_network_as_text() -> None:
 
     assert "\x1b" not in printed and "\x07" not in printed
     assert f"plain: {HARMLESS}" in printed
+
+
+def test_a_lost_source_shows_when_it_was_polled_last() -> None:
+    """Its values are the last known ones; the age of the poll tells how often the daemon still tries."""
+    away = source(reachable=False, reason="no answer", reason_code="source_unreachable", since_poll_ns=42_000_000_000)
+    there = source(since_poll_ns=42_000_000_000)
+
+    assert "no answer, last polled 42 s ago" in " ".join(shown(answer(node(sources=[away]))))
+    assert "last polled" not in " ".join(shown(answer(node(sources=[there]))))
+
+
+@pytest.mark.parametrize(("clock", "named"), [("phc:0", "offset of phc:0 1.00 us"), ("realtime", "offset 1.00 us")])
+def test_the_offset_of_a_network_card_s_clock_is_named_as_such(clock: str, named: str) -> None:
+    """ptp4l measures the PHC; the bound is that of the system clock."""
+    assert named in " ".join(shown(answer(node(terms={}, sources=[source(clock=clock, offset_ns=1_000)]))))

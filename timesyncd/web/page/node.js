@@ -103,7 +103,8 @@ function sourceName(source, node) {
 }
 
 function sourceState(source) {
-  const last = source.port_state ?? source.detail ?? null;
+  const measured = source.clock && source.clock !== "realtime" ? `, measures ${source.clock}` : "";
+  const last = source.port_state ? `${source.port_state}${measured}` : source.detail ?? null;
   if (isCurrent(source)) return last ?? "—";
   const polled = source.reachable || source.since_poll_ns == null ? "" : `; last polled ${elapsedText(source.since_poll_ns / 1e6)} ago`;
   return { text: `${source.reason ?? "unreachable"}${last === null ? "" : `; last known: ${last}`}${polled}`, className: "bad" };
