@@ -160,6 +160,35 @@ def test_a_source_that_is_down_is_polled_again(error: str | None, state: str, wh
     assert [(result.group, result.state, what in result.what) for result in found] == [("sources", state, True)]
 
 
+def test_findings_that_the_doctor_derives_itself_are_not_denied() -> None:
+    """The daemon reports one, which another check covers; "no finding" would contradict it."""
+    daemon = replace(DAEMON, findings=(finding("clock-unknown"),))
+    (result,) = [each for each in checks(replace(WELL, daemon=daemon)) if each.group == "findings"]
+
+    assert result.what == "the daemon reports no finding beside those of the checks here"
+
+
+def test_a_grandmaster_that_is_down_is_what_the_daemon_calls_it() -> None:
+    """The same finding with the same severity, and the name of the one that does not reply."""
+    gm = {"name": "gm", "driver": "timeprovider", "host": "192.0.2.9", "community": {"env": "C"}}
+    facts = replace(
+        WELL, **STOPPED, config=config(grandmaster=[gm]), sources=(SourceFacts("gm", "timeprovider", "no answer"),)
+    )
+    (result,) = [each for each in checks(facts) if each.group == "sources"]
+
+    assert (result.check, result.severity) == ("grandmaster lost", "warning")
+    assert "gm, timeprovider: no answer" in result.what
+
+
+def test_the_clock_s_reason_is_the_daemon_s() -> None:
+    """The clock segment knows no source, so its own reason would be another one than that of status."""
+    nothing = {"status": "UNKNOWN", "reason": "no valid sample yet"}
+    daemon = replace(DAEMON, node=node(**nothing | {"reason": "no such socket: is ptp4l running?"}))
+    (result,) = [each for each in to_do(segment_node=node(**nothing), daemon=daemon) if each.check == "clock"]
+
+    assert result.what == "UNKNOWN: no such socket: is ptp4l running?"
+
+
 def test_an_informational_finding_needs_nothing() -> None:
     """An unset CLOCK_TAI harms no bound, so the exit status stays 0."""
     results = checks(replace(WELL, kernel=replace(KERNEL, tai_offset_s=0)))

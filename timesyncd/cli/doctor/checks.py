@@ -172,7 +172,8 @@ def findings(facts: Facts) -> Iterator[CheckResult]:
         else:
             yield to_do("findings", finding.id, what, why, command, finding.severity)
     if not others:
-        yield ok("findings", "daemon", "the daemon reports no finding")
+        beside = " beside those of the checks here" if daemon.findings else ""
+        yield ok("findings", "daemon", f"the daemon reports no finding{beside}")
 
 
 def hubs(facts: Facts) -> Iterator[CheckResult]:
@@ -203,6 +204,8 @@ def sources(facts: Facts) -> Iterator[CheckResult]:
         yield not_checked(group, "sources", sources.why)
         return
     lost = lost_sources(facts.daemon) if facts.is_own else frozenset[str]()
+    config = facts.config.config
+    grandmasters = set() if config is None else {each.name for each in config.grandmaster}
     for source in sources:
         if source.error is None and source.name in lost:
             yield ok(
@@ -213,7 +216,8 @@ def sources(facts: Facts) -> Iterator[CheckResult]:
         elif source.error is None:
             yield ok(group, source.name, f"{source.driver} replies")
         else:
-            yield finding_result(facts, group, "source-lost", source.name, f"{source.driver}: {source.error}")
+            id = "grandmaster-lost" if source.name in grandmasters else "source-lost"
+            yield finding_result(facts, group, id, source.name, f"{source.name}, {source.driver}: {source.error}")
 
 
 def _ago(facts: Facts, source: str) -> str:
@@ -469,7 +473,9 @@ def _clock(facts: Facts) -> CheckResult:
     config = facts.config.config
     if config is not None and not config.source:
         return not_checked(group, check, "no [[source]] section: this node's clock is not monitored")
-    what = f"{node.main_status}: {node.reason or 'no bound'}"
+    daemon = facts.daemon.node if facts.is_own and not isinstance(facts.daemon, NotChecked) else node
+    reason = daemon.reason if daemon.main_status == node.main_status else node.reason
+    what = f"{node.main_status}: {reason or 'no bound'}"
     why = "jobs get no bound" if node.main_status != "HOLDOVER" else "the bound grows until a new sample arrives"
     severity: Severity = "warning" if node.main_status == "HOLDOVER" else "critical"
     return to_do(group, check, what, why, own_command(facts, "explain"), severity)
