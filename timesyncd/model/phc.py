@@ -140,7 +140,6 @@ class SyncCrossing:
         apart_ns = reading.as_of_ns - last[1].as_of_ns
         unsure_ns = (reading.width_ns + last[1].width_ns) * latest_ns // (2 * apart_ns) + 1
         unseen_ns = 0 if before is None else _unexplained_ns(before, new, apart_ns, latest_ns)
-        unseen_ns = min(unseen_ns, growth_ns(limit_ppb + SYSTEM_CLOCK_LIMIT_PPB, latest_ns))
         return new.ppb, growth_ns(corrected_ppb + new.system_change_ppb, latest_ns) + unsure_ns + unseen_ns
 
 

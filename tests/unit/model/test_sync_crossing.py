@@ -293,3 +293,34 @@ def test_a_slew_between_two_readings_without_a_sync_shows_in_the_phc() -> None:
 
     assert bound is not None
     assert error_at(bound, (boottime_ns - bound.as_of_ns) / NS_PER_S) >= abs(node.system_ns)
+
+
+@dataclass
+class SteppingNode(HardwareNode):
+    """ptp4l with a `step_threshold`: at the second Sync that shows a large offset it steps the PHC, before that is read."""
+
+    large: int = 0
+
+    def steer(self, offset_ns: int) -> None:
+        if abs(offset_ns) < 1_000_000:
+            super().steer(offset_ns)
+            return
+        self.large += 1
+        if self.large == 2:
+            self.phc_ns -= offset_ns
+
+
+@pytest.mark.parametrize("fell_ns", [-20_000_000, -3_000_000])
+def test_a_phc_that_is_stepped_forward_between_sync_and_reading_looks_like_a_late_reading(fell_ns: int) -> None:
+    """
+    A driver reset the PHC, ptp4l steps it back, and the free system clock is off to the other side by as much: carried over,
+    the Sync of before the step shows it right.
+    """
+    node, model = SteppingNode(system_ns=-fell_ns, system_frequency_ppb=12_000), ensemble()
+    for second in range(90):
+        if second == 80:
+            node.phc_ns += fell_ns
+        bound = model.accept(node.sync()).bound or None
+        if bound is not None and bound.gm_hard.bound_ns is not None:
+            assert abs(node.system_ns) <= bound.gm_hard.bound_ns
+    assert bound is not None
