@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from chain import Chain, Instant
@@ -79,3 +80,37 @@ def test_a_source_that_is_wrongly_declared_independent_cannot_be_told() -> None:
 def test_a_declaration_makes_no_second_opinion_of_a_phc() -> None:
     """Whatever the configuration says, chronyd behind a PHC gives no bound."""
     assert missed(of_two("ptp"), UtcOrigin.PHC, 1) == 0
+
+
+def honest_sample(instant: Instant, origin: UtcOrigin, chance: Random) -> UtcSample:
+    """A server or a declared receiver of its own: wrong by up to what it says of itself."""
+    error_ns = 2_000 if origin is UtcOrigin.RECEIVER else 200_000
+    offset_ns = round(instant.utc_error_ns + chance.uniform(-error_ns, error_ns))
+    return UtcSample(
+        "utc", instant.row.t_ns, 0, offset_ns, error_ns + 1, 1_000, "GPS", 1, "none", 0, error_ns, origin=origin
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("origin", [UtcOrigin.RECEIVER, UtcOrigin.NETWORK])
+@pytest.mark.parametrize("declared", [(), ("ptp",)])
+def test_the_truth_is_within_utc_beside_a_source_of_its_own(
+    origin: UtcOrigin, declared: tuple[str, ...], seed: int
+) -> None:
+    """A GNSS receiver that the operator declares, and network servers: whether declared independent or not."""
+    ensemble, chance = of_two(*declared), Random(seed)
+    bound, last, missed = None, None, 0
+    for instant in Chain(BY_NAME["lopsided"], seed, SECONDS).instants():
+        row = instant.row
+        if instant.is_reading and row.offset_ns is not None and row.path_delay_ns is not None:
+            if last is not None and row.port_state is PortState.SLAVE and row.offset_ns != last.offset_ns:
+                bound = ensemble.accept(ptp_sample(row, last.t_ns)).bound or bound
+                bound = ensemble.accept(honest_sample(instant, origin, chance)).bound or bound
+            last = row
+        if bound is not None and not instant.blind:
+            width_ns = bound.utc_hard.at(max(0, row.t_ns - bound.as_of_ns))
+            missed += width_ns is not None and abs(instant.utc_error_ns) > width_ns
+
+    assert bound is not None and missed == 0
+    narrowed = ensemble.agreement is not None and ensemble.agreement.narrowed_by == ("utc",)
+    assert narrowed == (declared == ("ptp",) and origin is UtcOrigin.RECEIVER)
