@@ -106,7 +106,9 @@ class Steering:
             unexplained_ppb = self.change_ppb - OUTLIER_FACTOR * usual_ppb - _GAIN_FACTOR * gain * offsets_ns
             integrated_ns = max(0.0, unexplained_ppb) / (_INTEGRAL_SHARE * gain)
             self.uncertainty_ns += min(corrected_ns + integrated_ns, self._limit_ppb * unread_s)
-        if self._unread_ns:
+        if self._unread_ns and self.change_ppb:
+            # A servo that acts less often than its frequency is read, as phc2sys beside 16 Syncs a second, is as strong as
+            # its changes are.
             self._usual_change_ppb.add(self.change_ppb)
 
 

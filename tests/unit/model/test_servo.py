@@ -158,3 +158,17 @@ def test_before_any_reading_nothing_was_steered() -> None:
     unread.add_reading(EPOCH_NS, None, LIMIT_PPB)
 
     assert Steering().steered_at(EPOCH_NS) == unread.steered_at(EPOCH_NS + NS_PER_S) == 0
+
+
+def test_a_servo_that_acts_at_every_eighth_reading_leaves_as_little_doubt_as_at_each() -> None:
+    """
+    phc2sys acts once a second beside 8 Syncs a second: the readings between its corrections show no change, and no
+    correction is unusual for that.
+    """
+    steering = Steering()
+    for index in range(800):
+        frequency_ppb = (index // 8) % 2 * 400
+        steering.add_reading(EPOCH_NS + index * NS_PER_S // 8, frequency_ppb, 100_500_000)
+        steering.add_innovation(0.0, 500.0)
+
+    assert steering.uncertainty_ns < 1_000
