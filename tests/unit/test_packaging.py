@@ -18,7 +18,12 @@ def test_every_package_is_listed() -> None:
         ".".join(("timesyncd", *init.parent.relative_to(ROOT).parts))
         for init in (ROOT / "drivers").rglob("__init__.py")
     }
-    data = {"timesyncd.drivers.timeprovider.profiles", "timesyncd.schemas", "timesyncd.web.page"}
+    data = {
+        "timesyncd.audit.hook",
+        "timesyncd.drivers.timeprovider.profiles",
+        "timesyncd.schemas",
+        "timesyncd.web.page",
+    }
 
     assert found | drivers | data == set(PYPROJECT["tool"]["setuptools"]["packages"])
 
