@@ -250,6 +250,24 @@ async def test_other_nodes_jobs_get_no_segment(node: Node) -> None:
     assert list((node.folder / "jobs").iterdir()) == []
 
 
+async def test_a_segment_that_cannot_be_written_is_reported_and_costs_no_other(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody removed the folder of the segments: the daemon names the job, and receives marks as before."""
+    job = Job("job", rank=0, world_size=2, runtime_dir=node.folder)
+    job.meter.announce()
+    await node.delivered()
+    (node.folder / "jobs").rmdir()
+    identifier = job_id(os.getuid(), "job", 0)
+    node.socket.publish(job_state(identifier))
+    job.meter.announce()
+
+    assert len(await node.delivered(2)) == 2
+    warned = [text for record in caplog.records if "cannot write" in (text := record.getMessage())]
+    path = node.folder / "jobs" / identifier
+    assert warned == [f"job {identifier}: cannot write its segment: [Errno 2] No such file or directory: {str(path)!r}"]
+
+
 async def test_an_old_retained_state_is_not_shown_as_news(node: Node) -> None:
     """A state's age counts from when the hub published it, not from when it came here."""
     job = Job("job", rank=0, world_size=2, runtime_dir=node.folder)

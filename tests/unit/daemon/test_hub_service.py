@@ -251,3 +251,13 @@ def test_a_grandmaster_s_event_invalidates_earlier_states_of_its_followers() -> 
 
     assert before is not None and before.alignment_ns is not None
     assert since is not None and (since.alignment_ns, Reason.GRANDMASTER_JUMPED.text in since.reason) == (None, True)
+
+
+def test_a_repeated_state_of_a_node_counts_once() -> None:
+    """A broker delivers a message twice: neither the hub nor its findings take the second one for news."""
+    service = HubService(HubSettings(nodes=["n1"]), "a", START, alone=True)
+    service.accept_node(node_state("n1"), START.boottime_ns, live=True)
+    before = service.hub.state(after(1), True, START.realtime_ns)
+    service.accept_node(node_state("n1"), after(1).boottime_ns, live=True)
+
+    assert service.hub.state(after(1), True, START.realtime_ns) == before

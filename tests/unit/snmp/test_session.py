@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ from snmp_scripted import (
 )
 
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
-from timesyncd.snmp import Community, Oid, Session, adaptive, ber
+from timesyncd.snmp import Community, Oid, Session, adaptive, ber, transport
 from timesyncd.snmp.messages import Pdu, PduType
 from timesyncd.snmp.transport import number_of
 
@@ -654,3 +656,43 @@ def test_any_datagram_at_the_socket(datagram: bytes) -> None:
         return
 
     assert isinstance(number, int)
+
+
+async def test_a_name_that_no_resolver_knows() -> None:
+    """The error states what failed: the name, not the agent."""
+    with pytest.raises(Unreachable, match="cannot resolve the host name: "):
+        await Session.open("no-such-host.invalid", 161, COMMUNITY, 0.1)
+
+
+async def test_a_machine_without_ipv6_cannot_open_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operating system's reason is the error's."""
+
+    def without(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(transport, "socket", SimpleNamespace(**{**vars(socket), "socket": without}))
+    with pytest.raises(Unreachable, match="cannot open a UDP socket: Address family not supported by protocol"):
+        await Session.open("::1", 161, COMMUNITY, 0.1)
+
+
+async def test_a_subtree_of_which_nothing_can_be_read_is_refused() -> None:
+    """The error names the subtree: an agent that reports genErr at its root serves none of it."""
+
+    def failing(request: Pdu) -> bytes:
+        return pdu(PduType.RESPONSE, request.number, [(SYSTEM, b"\x05\x00")], status=5, position=1)
+
+    async with session_with(COMMUNITY, responses(failing)) as (session, _):
+        with pytest.raises(Refused, match=r"genErr after 1\.3\.6\.1\.2\.1\.1"):
+            async for _ in session.walk_subtree(SYSTEM, 10):
+                pass
+
+
+async def test_the_requests_that_nobody_answered_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that is silent for days fills no memory."""
+    monkeypatch.setattr(transport, "MAX_EXPIRED", 2)
+    async with session_with(COMMUNITY, lambda _: []) as (session, _):
+        for _ in range(2):
+            with pytest.raises(SourceError):
+                await session.get([DESCRIPTION])
+
+        assert len(session._socket._expired) == 2
