@@ -170,7 +170,7 @@ class LeapWorld:
         )
 
     def _utc(self) -> UtcSample | None:
-        """chronyd knows a step of the clock, and takes a minute to measure anew."""
+        """chronyd knows a step of the clock, and takes a minute to measure again."""
         if self.scenario.ntp == "none" or (self.stepped_s and self.now_s < 64):
             return None
         leap, change_s = self._announced()[0], self.scenario.truth.change_s

@@ -31,7 +31,7 @@ def chrony_sample(row: TraceRow, origin: UtcOrigin) -> UtcSample:
 
 def judged(ensemble: Ensemble, origin: UtcOrigin, seed: int) -> Iterator[tuple[Instant, ErrorBound]]:
     """
-    Each moment with the bound that is published then, once PTP has one: before that chronyd's word stands alone.
+    Each moment with the bound that is published then, once PTP has one: before that, chronyd's report is the only one.
     """
     bound, last = None, None
     for instant in Chain(BY_NAME["lopsided"], seed, SECONDS).instants():

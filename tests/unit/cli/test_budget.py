@@ -213,7 +213,7 @@ def test_a_dependent_source_leaves_the_sum() -> None:
 
 
 def test_the_hull_of_contradicting_sources_is_named() -> None:
-    """It is wide because nobody can say which of them is right."""
+    """It is wide because no measurement shows which of them is right."""
     sources = [source("a", 10, "ptp"), source("b", 10)]
     node = state(HARDWARE, utc_status="SYNCHRONIZED", sources=sources, sources_contradict=True)
 

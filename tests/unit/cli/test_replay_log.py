@@ -187,7 +187,7 @@ def test_a_restart_is_the_same_instance_with_nothing_known(tmp_path: Path, capsy
 
 
 def test_another_boot_is_another_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its monotonic stamps begin anew."""
+    """Its monotonic timestamps restart."""
     lines = [*map(sync, range(100, 160)), "-- Boot 0123456789abcdef0123456789abcdef --", *map(sync, range(60))]
     path = written(tmp_path, *lines)
     error = refused(capsys, path)
@@ -217,7 +217,7 @@ def test_time_that_goes_back_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_summary_is_refused_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It stands for many Syncs, of which none can be replayed."""
+    """It summarizes many Syncs, of which none can be replayed."""
     line = "ptp4l[344.386]: rms 5395 max 6072 freq  -9110 +/- 217 delay   232 +/-   1"
     error = refused(capsys, written(tmp_path, line))
 

@@ -165,7 +165,7 @@ def signed_trap(boots: int, time_s: int, alarm_id: int) -> bytes:
 
 async def test_the_poller_corrects_the_clock_of_a_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    A grandmaster that was reset counts its boots anew, so its traps look like recorded ones. The first one requests a poll; the signed
+    A grandmaster that was reset restarts its count of boots, so its traps look like recorded ones. The first one requests a poll; the signed
     report that the poller gets then shows which they are, and one that is recorded stays refused.
     """
     monkeypatch.setenv("AUTH", EVA.auth_pass)

@@ -118,7 +118,7 @@ def test_the_table_decides_at_the_end_of_a_month() -> None:
     ids=["both", "two sources", "kernel", "armed by another program", "announced by one", "not armed yet", "agree"],
 )
 def test_clocks_that_contradict_each_other(sources: list[tuple[str, str, str]], evidence: str | None) -> None:
-    """Each with what it says; a kernel that is not armed contradicts nobody."""
+    """Each with what it reports; a kernel that is not armed contradicts no source."""
     state = node(*(source(*each) for each in sources), node="n1")
 
     assert found(state, NOT_DUE_NS).get("leap-contradiction n1") == evidence

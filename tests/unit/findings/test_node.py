@@ -191,7 +191,7 @@ def test_a_refuted_declaration_is_a_finding_of_its_source() -> None:
 
 @pytest.mark.parametrize("cause", [each for each in SharedCause if each is not SharedCause.NOT_DECLARED])
 def test_every_shared_cause_has_its_evidence(cause: SharedCause) -> None:
-    """One that nobody declared refutes nothing."""
+    """Independence that the configuration does not declare refutes nothing."""
     assert independence_conditions({"a": ("b", cause)}, ["a"])["a"]
 
 

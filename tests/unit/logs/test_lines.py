@@ -63,7 +63,7 @@ def test_an_entry_of_json() -> None:
 
 
 def test_a_message_of_json_without_text_is_a_lost_one() -> None:
-    """journalctl leaves out a message that is too long, unless it is told `--all`."""
+    """journalctl leaves out a message that is too long, unless it is called with `--all`."""
     assert parse_line('{"MESSAGE": null, "SYSLOG_IDENTIFIER": "ptp4l"}') is Marker.CUT
     assert parse_line('{"MESSAGE": null, "SYSLOG_IDENTIFIER": "sshd"}') is None
 
@@ -113,7 +113,7 @@ def test_dropped_lines_of_another_unit_do_not_count() -> None:
     "line", ["-- Boot 0123456789abcdef --", "-- Reboot --", "Feb 15 20:04:04 node1 kernel: Linux version 6.12.0"]
 )
 def test_the_begin_of_a_boot(line: str) -> None:
-    """Monotonic stamps begin anew after it."""
+    """Monotonic timestamps restart after it."""
     assert parse_line(line) is Marker.BOOT
 
 

@@ -128,7 +128,7 @@ def test_any_log_is_replayed_or_refused(seed: int, kind: LogFormat) -> None:
 
 @given(st.integers(0, 2**32))
 def test_each_line_is_a_row_or_is_counted(seed: int) -> None:
-    """Half a trace is never replayed silently: each Sync in the log is replayed, or stands in the report."""
+    """Half a trace is never replayed silently: each Sync in the log is replayed, or is listed in the report."""
     lines = mutated(seed)
     try:
         report, rows = read_log(lines, "a.log", LogFormat.PTP4L)

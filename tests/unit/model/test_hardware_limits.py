@@ -1,5 +1,5 @@
 """
-Equipment that people have: servos that move a PHC by percents, frequencies that nobody can read, oscillators beyond 50 ppm.
+Equipment that people have: servos that move a PHC by percents, frequencies that the daemon cannot read, oscillators beyond 50 ppm.
 """
 
 from __future__ import annotations

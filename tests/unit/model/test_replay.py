@@ -114,7 +114,7 @@ def test_a_repeated_offset_is_not_fresh() -> None:
 
 def test_a_row_that_is_a_sync_is_fresh_with_the_same_offset() -> None:
     """
-    A line of a log stands for a Sync, also where the clock is off by the same number of nanoseconds.
+    A line of a log is one Sync, also where the clock is off by the same number of nanoseconds.
     """
     lab, replay = noisy(), Replay()
     replayed(replay, lab)

@@ -124,7 +124,7 @@ def error_at(bound: ErrorBound, age_s: float) -> int:
 @pytest.mark.parametrize("jump_ns", [-20_000_000, -300_000, 300_000, 20_000_000])
 def test_the_truth_is_inside_while_ptp4l_slews_the_phc_after_a_step_of_the_grandmaster(jump_ns: int) -> None:
     """
-    The PHC moves by up to 6 %, and nobody can read that. The bound on the system clock holds in every quarter of a second
+    The PHC moves by up to 6 %, and the daemon cannot read its frequency. The bound on the system clock holds in every quarter of a second
     that follows a Sync of after the step.
     """
     node, model = HardwareNode(), ensemble()

@@ -191,7 +191,7 @@ def test_a_table_that_augments_another(tmp_path: Path) -> None:
 
 
 def test_a_notification(tmp_path: Path) -> None:
-    """Its variables are told apart by name; the operator fills in the rest."""
+    """Its variables are distinguished by name; the operator fills in the rest."""
     text = made(
         tmp_path,
         scalar("acmeSerialNumber", "DisplayString", 1),
