@@ -303,8 +303,9 @@ class Daemon:
             for id, evidence in path_conditions(reading, self._ensemble.refutations(reading.source)).items():
                 self._publisher.set_condition(id, reading.source, evidence)
             assumed_ns = self._boundary_clock_errors_ns[reading.source]
-            second_view = self._ensemble.second_view(reading.source, reading.read_ns)
-            for id, evidence in boundary_clock_conditions(reading, assumed_ns, second_view).items():
+            seen_by = self._ensemble.second_view, self._ensemble.locked_boundary_clock
+            witness = next(filter(None, (see(reading.source, reading.read_ns) for see in seen_by)), None)
+            for id, evidence in boundary_clock_conditions(reading, assumed_ns, witness).items():
                 self._publisher.set_condition(id, reading.source, evidence)
         for id, evidence in two_ports_conditions(reading).items():
             self._publisher.set_condition(id, reading.source, evidence)

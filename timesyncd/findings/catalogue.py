@@ -229,8 +229,9 @@ CATALOGUE: dict[str, FindingKind] = {
         "info",
         "the bound against the grandmaster rests on boundary_clock_error_ns, and nothing on this node can check it: a "
         "boundary clock that lost its own source may go on announcing class 6",
-        "monitor the boundary clocks themselves, and set boundary_clock_error_ns to their error in holdover; a second "
-        "source of the same grandmaster through another parent checks it",
+        "poll the boundary clock (a [[grandmaster]] with its identity and its oscillator's curve), or set "
+        "boundary_clock_error_ns to its error in holdover; a second source of the same grandmaster through another "
+        "parent checks it",
     ),
     "no-announce": FindingKind(
         "warning",

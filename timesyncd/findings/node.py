@@ -103,14 +103,15 @@ def path_conditions(sample: ClockSample, refutations: Sequence[Refutation]) -> C
     return {"assumption-refuted": refuted, "no-announce": state}
 
 
-def boundary_clock_conditions(sample: ClockSample, assumed_ns: int | None, second_view: str | None) -> Conditions:
+def boundary_clock_conditions(sample: ClockSample, assumed_ns: int | None, witness: str | None) -> Conditions:
     """
     The same of the boundary clocks between this node and the grandmaster, each within `assumed_ns` (None: not
-    configured). `second_view` is a source that sees the grandmaster through another parent.
+    configured). `witness` checks them: a source that sees the grandmaster through another parent, or the only boundary
+    clock's poller that knows it locked.
     """
     clocks = sample.steps_removed - 1
     evidence = f"{clocks} between this node and the grandmaster, each assumed to be within"
-    is_unverified = clocks > 0 and assumed_ns is not None and second_view is None and sample.grandmaster_identity
+    is_unverified = clocks > 0 and assumed_ns is not None and witness is None and sample.grandmaster_identity
     return {"boundary-clock-unverified": f"{evidence} {duration_text(assumed_ns)}" if is_unverified else None}
 
 

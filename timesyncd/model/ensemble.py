@@ -240,9 +240,10 @@ class Ensemble:
         sample, settings = self._samples[source], self._settings_of(self._samples[source])
         grandmasters = self._grandmasters_of(sample)
         parent = system_clock_bound(self._parents[source], sample, settings.source, self._phc_links.get(sample.clock))
-        bound = without_implausible(
-            error_bound(sample, parent, settings, grandmasters[0].verdict if grandmasters else None)
-        )
+        verdict = grandmasters[0].verdict if grandmasters else None
+        boundary_clock = self._polled_boundary_clock(sample)
+        parent_verdict = boundary_clock[1].verdict if boundary_clock else None
+        bound = without_implausible(error_bound(sample, parent, settings, verdict, parent_verdict))
         if source in self._stale_offsets:
             bound = without_utc(bound, Reason.UTC_OFFSET_DIFFERS)
         bound = self._bounds[source] = self.leaps.limit(bound)
@@ -503,7 +504,7 @@ class Ensemble:
         changed, others = None, False
         for source in self._settings:
             last = self._bounds.get(source)
-            new = self._invalidated(source, affected, invalidation) or self._widened_against_utc(source, grandmaster)
+            new = self._invalidated(source, affected, invalidation) or self._widened(source, grandmaster)
             if last is deciding and last is not None:
                 changed = new
             else:
@@ -523,6 +524,21 @@ class Ensemble:
             return []
         return [known for known in self._grandmasters.values() if sample.grandmaster_identity in known.identities]
 
+    def _polled_boundary_clock(self, sample: ClockSample) -> tuple[str, _KnownGrandmaster] | None:
+        """The poller's name and verdict of the boundary clock that this source follows."""
+        if sample.parent_identity == sample.grandmaster_identity:
+            return None
+        named = self._grandmasters.items()
+        return next(((name, known) for name, known in named if sample.parent_identity in known.identities), None)
+
+    def locked_boundary_clock(self, source: str, boottime_ns: int) -> str | None:
+        """The only boundary clock between this source and its grandmaster, where its poller knows that it is locked."""
+        sample = self._samples.get(source)
+        polled = self._polled_boundary_clock(sample) if sample is not None and sample.steps_removed == 2 else None
+        if polled is None or polled[1].verdict.holdover_left_ns is not None:
+            return None
+        return None if polled[1].verdict.utc_at(boottime_ns).bound_ns is None else polled[0]
+
     def _invalidated(
         self, source: str, identities: Collection[str], invalidation: Invalidation | None
     ) -> ErrorBound | None:
@@ -531,6 +547,19 @@ class Ensemble:
         if invalidation is None or newest is None or newest.grandmaster_identity not in identities:
             return None
         return self._drop(source, invalidation.reason).bound if newest.as_of_ns < invalidation.before_ns else None
+
+    def _widened(self, source: str, polled: _KnownGrandmaster) -> ErrorBound | None:
+        """The source's bound with the newest verdict of its grandmaster or boundary clock, where that changes it."""
+        last, sample = self._bounds.get(source), self._samples.get(source)
+        if last is None or sample is None or sample.parent_identity not in polled.identities:
+            return self._widened_against_utc(source, polled)
+        if sample.parent_identity == sample.grandmaster_identity:
+            return self._widened_against_utc(source, polled)
+        bound = self._source_bound(source)
+        if bound != last:
+            return bound
+        self._bounds[source] = last
+        return None
 
     def _widened_against_utc(self, source: str, grandmaster: _KnownGrandmaster) -> ErrorBound | None:
         """

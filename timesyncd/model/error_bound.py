@@ -45,10 +45,15 @@ MAX_PLAUSIBLE_NS = 10**15
 _COMPARED_AT_NS = NS_PER_S
 
 
-def grandmaster_bound(parent: Bound, sample: ClockSample, settings: SourceSettings) -> Bound:
+def grandmaster_bound(
+    parent: Bound, sample: ClockSample, settings: SourceSettings, parent_verdict: GrandmasterVerdict | None = None
+) -> Bound:
     """
     The bound against the grandmaster: each boundary clock between it and the parent adds its configured error. Without
     Announce neither the grandmaster nor their number is known.
+
+    `parent_verdict` is that of the poller of the nearest boundary clock. In a holdover that the poller sees, its budget
+    counts where it is larger than the configured error.
     """
     if sample.grandmaster_identity is None:
         return unbounded(Reason.NO_ANNOUNCE)
@@ -57,7 +62,13 @@ def grandmaster_bound(parent: Bound, sample: ClockSample, settings: SourceSettin
         return parent
     if settings.boundary_clock_error_ns is None:
         return unbounded(Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN)
-    return parent.plus(hops * settings.boundary_clock_error_ns)
+    bound = parent.plus(hops * settings.boundary_clock_error_ns)
+    if parent_verdict is None or parent_verdict.holdover_left_ns is None:
+        return bound
+    budget = parent_verdict.utc_at(_known_ns(sample))
+    if budget.bound_ns is None:
+        return budget if budget.reason is Reason.HOLDOVER_BUDGET_EXCEEDED else bound
+    return bound.plus(max(0, budget.bound_ns - settings.boundary_clock_error_ns), budget.growth_ppb)
 
 
 def utc_bound(
@@ -223,11 +234,18 @@ def system_clock_bound(
 
 
 def error_bound(
-    sample: ClockSample, parent: ParentBound, settings: EnsembleSettings, verdict: GrandmasterVerdict | None = None
+    sample: ClockSample,
+    parent: ParentBound,
+    settings: EnsembleSettings,
+    verdict: GrandmasterVerdict | None = None,
+    parent_verdict: GrandmasterVerdict | None = None,
 ) -> ErrorBound:
-    """The bounds against all references at one sample; `parent` is the system clock's."""
-    gm = grandmaster_bound(parent.bound, sample, settings.source)
-    gm_stat = grandmaster_bound(parent.statistical, sample, settings.source)
+    """
+    The bounds against all references at one sample; `parent` is the system clock's. The verdicts are those of the
+    grandmaster's poller, and of the poller of the boundary clock that the source follows.
+    """
+    gm = grandmaster_bound(parent.bound, sample, settings.source, parent_verdict)
+    gm_stat = grandmaster_bound(parent.statistical, sample, settings.source, parent_verdict)
     measured = replace(sample, read_ns=parent.as_of_ns) if parent.since_sample_ns else sample
     own = utc_error(measured, settings.source, verdict)
     utc = combined(gm, own)

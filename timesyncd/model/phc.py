@@ -110,7 +110,7 @@ class SyncCrossing:
         return _unexplained_ns(self._rate, _rate_between(last, reading, 0), apart_ns, 0) if apart_ns > 0 else 0
 
     def _is_next(self, last: PhcSample, reading: PhcSample, sync_interval_ns: int) -> bool:
-        """Whether these are readings of one PHC at two Syncs in a row."""
+        """Whether these are readings of one PHC, not long after one another."""
         apart_ns = reading.as_of_ns - last.as_of_ns
         return last.clock == reading.clock and 0 < apart_ns <= _MOST_INTERVALS * max(sync_interval_ns, NS_PER_S)
 
