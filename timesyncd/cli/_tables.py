@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timesyncd.bound import STAT_PROBABILITY
+from timesyncd.cli.assumptions import AssumedValue, assumed_values, unobservable_assumptions
 from timesyncd.cli.budget import (
     REFERENCES,
     BudgetLine,
@@ -288,7 +289,9 @@ SHARE = f"{STAT_PROBABILITY:.1%}"
 
 
 def budget_tables(node: NodeState) -> list[RenderableType]:
-    """The summary, then the terms and sums at the sample, their growth, the bounds now, and the sources."""
+    """
+    The summary, then the terms and sums at the sample, their growth, the bounds now, the sources, and what is assumed.
+    """
     parts: list[RenderableType] = [_summary(node)]
     if node.age_ns is not None:
         at_sample = [*term_lines(node), *reference_lines(node)]
@@ -301,7 +304,7 @@ def budget_tables(node: NodeState) -> list[RenderableType]:
             parts += [Text(), _budget_table(title, lines)]
     if node.sources:
         parts += [Text("\nsources", "bold"), _budget_sources(node)]
-    return parts
+    return parts + _assumption_tables(node)
 
 
 def _summary(node: NodeState) -> RenderableType:
@@ -379,3 +382,46 @@ def _interval_text(source: SourceState) -> str:
     """The bound on the error against UTC by this source alone, at its sample; empty: unknown."""
     bound_ns = None if source.utc is None else source.utc.bound_ns
     return "" if bound_ns is None else f"UTC +-{duration_text(bound_ns)} by this source alone"
+
+
+def _assumption_tables(node: NodeState) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    values = assumed_values(node)
+    for name in dict.fromkeys(each.source for each in values):
+        rows = [_assumed_row(each) for each in values if each.source == name]
+        parts += [plain_text(f"\nassumed by {name}", "bold"), _columns(rows)]
+    if unobservable := unobservable_assumptions(node):
+        rows = [
+            [Text(assumption.value), plain_text(_of_sources(assumption.text, sources, node), "dim")]
+            for assumption, sources in unobservable
+        ]
+        parts += [Text("\nassumed, and no sample shows it (docs/error-bound.md)", "bold"), _columns(rows)]
+    return parts
+
+
+def _assumed_row(each: AssumedValue) -> list[Text]:
+    state, style = {
+        None: ("no sample can refute it", "dim"),
+        False: ("not refuted", "dim"),
+        True: (f"REFUTED: {_value_text(each.in_force, each.unit)}", "bold red"),
+    }[each.refuted]
+    if each.refuted is None and each.in_force != each.value:
+        state, style = f"{_value_text(each.in_force, each.unit)} since a leap second", "dim"
+    return [plain_text(each.name), Text(_value_text(each.value, each.unit)), Text(each.origin), Text(state, style)]
+
+
+def _value_text(value: int | None, unit: str) -> str:
+    return "not set" if value is None else f"{value} {unit}".rstrip()
+
+
+def _of_sources(text: str, sources: Sequence[str], node: NodeState) -> str:
+    """With the sources that it is about, where there are others."""
+    return f"{text} ({', '.join(sources)})" if sources and len(node.sources) > 1 else text
+
+
+def _columns(rows: Sequence[Sequence[Text]]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -125,9 +125,9 @@ def reference_lines(node: NodeState) -> list[BudgetLine]:
     lines = [_sum("parent", parent), _sum("grandmaster", gm)]
     if clocks[0]:
         lines.insert(1, BudgetLine("boundary clocks", _boundary_clocks_from(node), *clocks))
-    if len(_sources_of_utc(node)) > 1 and (node.utc_narrowed_by or node.sources_contradict or node.falsetickers):
+    if len(sources_of_utc(node)) > 1 and (node.utc_narrowed_by or node.sources_contradict or node.falsetickers):
         return lines
-    if _deciding(node) in _sources_of_utc(node) and own[0] is not None and own[0] >= 0:
+    if _deciding(node) in sources_of_utc(node) and own[0] is not None and own[0] >= 0:
         lines.append(BudgetLine("grandmaster's own", "its error against UTC", *own))
     return [*lines, _sum("UTC", utc, _utc_from(node))]
 
@@ -165,7 +165,7 @@ def _parent_status(node: NodeState) -> Status:
 
 def _utc_from(node: NodeState) -> str:
     """The sources of the UTC bound, unless it is the deciding source alone."""
-    sources = _sources_of_utc(node)
+    sources = sources_of_utc(node)
     if len(sources) > 1 and node.sources_contradict:
         return "whichever source is right"
     if names := ", ".join(node.utc_narrowed_by):
@@ -175,7 +175,7 @@ def _utc_from(node: NodeState) -> str:
 
 def knows_own_utc(node: NodeState) -> bool:
     """Whether the source that decides against the grandmaster bounds UTC by itself."""
-    return _deciding(node) in _sources_of_utc(node)
+    return _deciding(node) in sources_of_utc(node)
 
 
 def _deciding(node: NodeState) -> SourceState | None:
@@ -186,11 +186,13 @@ def _deciding(node: NodeState) -> SourceState | None:
     return next((source for source in measured if (source.age_ns or 0) < node.void_after_ns), None)
 
 
-def _sources_of_utc(node: NodeState) -> list[SourceState]:
-    return [source for source in node.sources if _knows_utc(source, node)]
+def sources_of_utc(node: NodeState) -> list[SourceState]:
+    """Those that bound UTC by themselves, by samples that have not expired."""
+    return [source for source in node.sources if knows_utc(source, node)]
 
 
-def _knows_utc(source: SourceState, node: NodeState) -> bool:
+def knows_utc(source: SourceState, node: NodeState) -> bool:
+    """Whether this source bounds UTC by itself, by a sample that has not expired."""
     if source.utc is None or source.utc.bound_ns is None or source.age_ns is None:
         return False
     return source.age_ns < node.void_after_ns
@@ -215,7 +217,7 @@ def selection_of(source: SourceState, node: NodeState) -> Selection | None:
     """None: the source does not know UTC, or no other source does."""
     if source.name in node.falsetickers:
         return Selection.FALSETICKER
-    if not _knows_utc(source, node) or len(_sources_of_utc(node)) < 2:
+    if not knows_utc(source, node) or len(sources_of_utc(node)) < 2:
         return None
     if node.sources_contradict:
         return Selection.CONTRADICTED

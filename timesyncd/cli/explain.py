@@ -1,4 +1,4 @@
-"""Explain the bound term by term, and forecast it without new samples."""
+"""Explain the bound term by term, what it assumes, and forecast it without new samples."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """0 if the main bound is known now, else 1. Raises Unreachable if the daemon of `--url` does not reply."""
+    from timesyncd.cli.assumptions import assumptions_json
     from timesyncd.cli.budget import as_json, current_bound_ns
 
     node, warning = _node_state(args)
     if args.json:
-        print(json.dumps(as_json(node)))
+        print(json.dumps(as_json(node) | {"assumptions": assumptions_json(node)}))
     else:
         _print(node)
     if warning:
@@ -54,7 +55,9 @@ def _node_state(args: Namespace) -> tuple[NodeState, str]:
     except (ConfigError, Unreachable) as error:
         if args.url is not None:
             raise
-        warning = f"{error}; the clock segment was read instead: it has no statistical terms, rates or sources"
+        warning = (
+            f"{error}; the clock segment was read instead: it has no statistical terms, rates, sources or assumptions"
+        )
         return segment_node(None), warning
 
 

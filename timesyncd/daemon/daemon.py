@@ -388,9 +388,11 @@ class Daemon:
         source_bound: ErrorBound | None = None,
         assessment: GrandmasterAssessment | None = None,
     ) -> Observation:
-        """With how the sources agree now, and which of them still have a bound."""
+        """With how the sources agree now, which of them still have a bound, and which assumptions are refuted."""
         bounded = frozenset(self._ensemble.bounded_sources)
-        return Observation(reading, bound, source_bound, self._ensemble.agreement, bounded, assessment)
+        every = {name: self._ensemble.refutations(name) for name in self._source_names}
+        refuted = {name: refutations for name, refutations in every.items() if refutations}
+        return Observation(reading, bound, source_bound, self._ensemble.agreement, bounded, assessment, refuted)
 
     async def _tick(self) -> None:
         while True:

@@ -8,13 +8,13 @@ identities that it may announce, and the numbers of the messages that this node 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference, interval_now
 from timesyncd.clocks import Moment
-from timesyncd.config import Config
-from timesyncd.daemon.source_states import ClockReading, measured
+from timesyncd.config import ClockSource, Config
+from timesyncd.daemon.source_states import ClockReading, assumptions, measured
 from timesyncd.driver import PollReport
 from timesyncd.findings.steering import Ptp4lSteering
 from timesyncd.ipc.clock_segment import Epoch
@@ -28,6 +28,7 @@ from timesyncd.messages.node import (
     grandmaster_state,
     status_name,
 )
+from timesyncd.model.assumptions import Refutation
 from timesyncd.model.grandmaster import GrandmasterAssessment
 from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.model.observation import Observation
@@ -159,13 +160,14 @@ class NodeView:
         self._polls: dict[str, PollReport] = {}
         self._since: tuple[str, int] | None = None
         self._agreement: Agreement | None = None
+        self._refutations: Mapping[str, tuple[Refutation, ...]] = {}
         self._utc_offsets_s = config.utc_offsets_s
 
     def update(self, observation: Observation) -> bool:
         """
         Take in one reading with all that follows from it. True when the node's state or a grandmaster's is due at once.
         """
-        self._agreement = observation.agreement
+        self._agreement, self._refutations = observation.agreement, observation.refutations
         if observation.bounded_sources is not None:
             self._keep_bounds_of(observation.bounded_sources)
         match observation.reading:
@@ -284,7 +286,7 @@ class NodeView:
                 "reason": clock.reason,
                 "reason_code": clock.reason_code,
                 "since_realtime_ns": None,
-                "sources": [self._source(source.name, source.driver, now) for source in self._config.source],
+                "sources": [self._source(source, now) for source in self._config.source],
                 "falsetickers": self._agreement.falsetickers if self._agreement else (),
                 "sources_contradict": self._agreement is not None and self._agreement.contradiction,
                 "utc_narrowed_by": self._agreement.narrowed_by if self._agreement else (),
@@ -322,14 +324,15 @@ class NodeView:
     def _since_ns(self, status: str, now: Moment) -> int:
         return now.realtime_ns if self._since is None or self._since[0] != status else self._since[1]
 
-    def _source(self, name: str, driver: str, now: Moment) -> SourceState:
+    def _source(self, source: ClockSource, now: Moment) -> SourceState:
+        name = source.name
         sample, poll, failure = self._samples.get(name), self._polls.get(name), self._failures.get(name)
         code, reason = (Reason.OK.code, None) if sample else _no_sample_yet()
         if failure is not None:
             code, reason = failure.cause, failure.reason
         state = SourceState(
             name=name,
-            driver=driver,
+            driver=source.driver,
             reachable=poll is not None and poll.error is None,
             reason=reason,
             reason_code=code,
@@ -337,11 +340,10 @@ class NodeView:
             steers_system_clock=self.ptp4l_steering.of_source(name),
             since_poll_ns=max(0, now.boottime_ns - poll.boottime_ns) if poll else None,
         )
-        return (
-            state
-            if sample is None
-            else state.model_copy(update=measured(sample, self._utc_offsets_s) | self._bound_fields(name, now))
-        )
+        if sample is None:
+            return state
+        assumed = assumptions(sample, source.bounds, self._refutations.get(name, ()))
+        return state.model_copy(update=measured(sample, self._utc_offsets_s) | self._bound_fields(name, now) | assumed)
 
     def _bound_fields(self, name: str, now: Moment) -> dict[str, object]:
         """The bounds that the source alone gives, by its newest sample."""

@@ -5,11 +5,13 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import fields
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import BoundSettings
 from timesyncd.findings.steering import steering_text
-from timesyncd.model.assumptions import SourceSettings
+from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings
 from timesyncd.model.leap import Leap
 from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
 
@@ -38,6 +40,28 @@ def measured(reading: ClockReading, utc_offsets_s: Collection[int] = (ASSUMED_UT
             return _against_utc(reading)
         case KernelSample():
             return _kernel_status(reading)
+
+
+def assumptions(
+    reading: ClockReading, bounds: BoundSettings, refutations: Sequence[Refutation] = ()
+) -> dict[str, object]:
+    """
+    The fields of SourceState that state what the source's bounds assume. An NTP daemon's bounds, and the kernel, rest on
+    none of these values.
+    """
+    names = _ASSUMED_OF.get(type(reading), ())
+    return {
+        "assumed": {name: getattr(bounds, name) for name in names},
+        "configured": [name for name in names if name in bounds.model_fields_set],
+        "refuted": {refutation.assumption.value: refutation.observed for refutation in refutations},
+    }
+
+
+#: A value that no file can set is no entry: `step_tolerance_ns`, which is a term of its own.
+_ASSUMED_OF: dict[type[ClockReading], tuple[str, ...]] = {
+    ClockSample: tuple(each.name for each in fields(SourceSettings) if each.name in BoundSettings.model_fields),
+    PhcSample: (Assumption.LOCAL_DRIFT.value, Assumption.DRIFT_FLOOR.value),
+}
 
 
 def _against_parent(sample: ClockSample) -> dict[str, object]:

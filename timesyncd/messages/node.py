@@ -147,6 +147,10 @@ class SourceState(Message):
     `steers_system_clock` is whether that ptp4l steers CLOCK_REALTIME, by its samples so far (null: not known). `leap` is the leap second
     that the source announces, or that is armed in the kernel; "both" is a contradiction. `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before
     the state was published. The last poll ended `since_poll_ns` before that and took `poll_duration_ns`.
+
+    `assumed` are the values of `[source.bounds]` on which these bounds rest, by their names in the file (null: not set), and
+    `configured` those that the file sets; the others are defaults. The samples show `refuted` instead of what is assumed, and
+    that counts.
     """
 
     name: str
@@ -179,6 +183,9 @@ class SourceState(Message):
     age_ns: Int64 | None = None
     poll_duration_ns: Int64 | None = None
     since_poll_ns: Int64 | None = None
+    assumed: dict[str, Int64 | None] = {}
+    configured: list[str] = []
+    refuted: dict[str, Int64] = {}
 
 
 class NodeState(Ordered):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from timesyncd.bound import Bound, ErrorBound
+from timesyncd.model.assumptions import Refutation
 from timesyncd.model.grandmaster import GrandmasterAssessment
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import Reading
@@ -19,7 +21,8 @@ class Observation:
     `bound` is the node's bound, None where none follows. `source_bound` is the bound by the reading's source alone, whether
     the ensemble believes it or not. `agreement` is the intersection of the sources now (None: at most one knows UTC).
     `bounded_sources` are the sources that still have a bound; None leaves those of the other sources unchanged.
-    `assessment` is the result of a grandmaster's sample.
+    `assessment` is the result of a grandmaster's sample. `refutations` are the assumptions of each source that samples have
+    refuted so far; sources without any are omitted.
     """
 
     reading: Reading | None
@@ -28,6 +31,7 @@ class Observation:
     agreement: Agreement | None = None
     bounded_sources: frozenset[str] | None = None
     assessment: GrandmasterAssessment | None = None
+    refutations: Mapping[str, tuple[Refutation, ...]] = field(default_factory=dict)
 
     @property
     def own_error(self) -> Bound | None:

@@ -21,6 +21,7 @@ from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import NodeState, SourceState, grandmaster_state
+from timesyncd.model.assumptions import Assumption, Refutation
 from timesyncd.model.error_bound import EnsembleSettings, utc_only_bound
 from timesyncd.model.observation import Observation
 from timesyncd.model.selection import Agreement
@@ -525,3 +526,32 @@ def test_the_state_carries_the_terms_of_the_bound(lab: ViewLab) -> None:
 
     assert {"terms": state.terms, "stat_terms": state.stat_terms, "rates": state.rates} == parts
     assert state.gm_stat is not None and (state.gm_stat.bound_ns, state.gm_stat.growth_ppb) == (2, 3)
+
+
+def test_a_source_states_what_its_bounds_assume() -> None:
+    """Every value of [source.bounds] that bounds rest on, those that the file sets, and what samples refuted."""
+    text = """
+        [[source]]
+        name = "ptp"
+        driver = "ptp4l"
+        bounds = { local_drift_ppb = 20000, path_minimum_ns = 0 }
+    """
+    view = NodeView(config.parse(tomllib.loads(text), options_of, "t.toml"), Epoch(0xB007, 7), incarnation=3)
+    refuted = {"ptp": (Refutation(Assumption.LOCAL_DRIFT, 20_000, 31_000),)}
+    view.update(Observation(HEALTHY, BOUND, BOUND, refutations=refuted))
+    source = view.node_state(after(0)).sources[0]
+
+    assert source.assumed == config.BoundSettings(local_drift_ppb=20_000).model_dump(
+        exclude={"holdover_after_ns", "void_after_ns"}
+    )
+    assert source.configured == ["local_drift_ppb", "path_minimum_ns"]
+    assert source.refuted == {"local_drift_ppb": 31_000}
+
+
+def test_an_ntp_daemon_s_bounds_assume_nothing_of_the_file() -> None:
+    """What chronyd reports is taken as it is."""
+    view = NodeView(NTP_CONFIG, Epoch(0xB007, 7), incarnation=3)
+    bound = utc_only_bound(UTC_SAMPLE, EnsembleSettings())
+    view.update(Observation(UTC_SAMPLE, bound, bound))
+
+    assert view.node_state(after(0)).sources[0].assumed == {}
