@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies fuzz soak schemas clean
+.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -53,7 +53,11 @@ bench-packages:
 
 # One script a claim; each prints a ratio against a peer measured in the same run.
 bench: bench-packages .venv/dev
-	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out bench/gpu_check.py,$(wildcard bench/[a-z]*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The client for PyTorch on a machine with one card (docs/pytorch.md). PYTHON is one that has torch; it needs nothing else.
+gpu-check:
+	@$(PYTHON) bench/gpu_check.py
 
 # When to synchronize: `make bench-policies` says what is left of each part, PART=t1-2-paper goes on with that one for an hour at most, PART=table
 # writes docs/policies-bench.md. Needs root; bench/policies/README.md.
