@@ -133,8 +133,24 @@ async def test_a_lost_source_shows_the_reason_and_its_last_value(page: Page, vie
     await page.until("sources", "nic ✕")
     shown = await page.text("sources")
 
-    assert "no answer; last known: SLAVE, measures phc:0" in shown
+    assert "no answer; last known: SLAVE" in shown
     assert "no PHC behind it; last polled 42 s ago" in shown and shown.count("last known") == 1
+
+
+async def test_the_offset_of_a_network_card_s_clock_is_named_as_such(page: Page, view: FakeView) -> None:
+    """With hardware timestamps ptp4l's offset is the PHC's, in the table and in the chart; the bound is the system clock's."""
+    await page.until("status", "SYNCHRONIZED")
+    figure = "document.querySelector('#sources-section figcaption').innerText"
+    before = await page.evaluate(figure)
+    first, *others = view.node().sources
+    measured = first.model_copy(update={"clock": "phc:0"})
+    view.events.publish(
+        StreamEvent("node", view.node().model_copy(update={"sources": [measured, *others], "sequence": 4712}))
+    )
+    await page.until("sources", "−412 ns of phc:0")
+
+    assert "offset (line) and ± bound of the system clock (band)" in before
+    assert "offset of phc:0 (line) and ± bound of the system clock (band)" in await page.evaluate(figure)
 
 
 async def test_a_utc_bound_that_is_not_the_grandmaster_s_gives_its_reason(page: Page, view: FakeView) -> None:

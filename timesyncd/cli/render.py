@@ -178,13 +178,17 @@ def source_text(source: SourceState, with_reason: bool = True) -> Text:
     return plain_text(", ".join(part for part in parts if part))
 
 
+def measured_clock(source: SourceState) -> str:
+    """ " of phc:0": with hardware timestamps ptp4l measures the network card's clock, and the bound is the system clock's."""
+    return "" if source.clock in (None, "realtime") else f" of {source.clock}"
+
+
 def measured_text(source: SourceState) -> str | None:
     if source.offset_ns is None:
         return None
     error = "" if source.error_ns is None else f" +-{duration_text(source.error_ns)}"
     delay = "" if source.path_delay_ns is None else f", path delay {duration_text(source.path_delay_ns)}"
-    of_phc = "" if source.clock in (None, "realtime") else f" of {source.clock}"
-    return f"offset{of_phc} {duration_text(source.offset_ns)}{error}{delay}"
+    return f"offset{measured_clock(source)} {duration_text(source.offset_ns)}{error}{delay}"
 
 
 def bound_text(message: BoundMessage | None, age_ns: int | None) -> Text:

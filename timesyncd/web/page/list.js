@@ -2,8 +2,8 @@
 
 import { PagedList, hashParameters, hashWith } from "./api.js";
 import { byId, fillTable, number, put } from "./dom.js";
-import { bound, elapsedText, nodeNow, signed, statusCell } from "./model.js";
-import { grandmasterText, offsetOf, reasonText } from "./node.js";
+import { bound, elapsedText, nodeNow, statusCell } from "./model.js";
+import { grandmasterText, offsetText, reasonText } from "./node.js";
 
 const NODES_A_PAGE = 50;
 const LIST_EVERY_MS = 3_000;
@@ -52,11 +52,10 @@ function nodesQuery() {
 
 function nodeRow(node, receivedAt, now) {
   const state = nodeNow(node, receivedAt, now);
-  const offset = offsetOf(node);
   const reason = state.mainStatus === "SYNCHRONIZED" ? "" : reasonText(node, state);
   return [
     node.node, { text: node.node, href: hashWith({ node: node.node }) }, statusCell(state.mainStatus, state.isUtcOnly ? "UTC " : ""), number(bound(state.mainNs)),
-    number(offset === null ? "—" : signed(offset)), grandmasterText(node), { text: node.topology ?? "", className: "quiet" },
+    number(offsetText(node)), grandmasterText(node), { text: node.topology ?? "", className: "quiet" },
     number(state.ageNs === null ? "—" : elapsedText(state.ageNs / 1e6)), { text: reason, className: "quiet" },
   ];
 }

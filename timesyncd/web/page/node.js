@@ -7,8 +7,16 @@ import { NO_CLOCK, bound, duration, elapsedText, nodeNow, roundUp, signed, statu
 /** A source's fields hold its last sample, which is current only while the daemon can read the source and the source is in order. */
 const isCurrent = (source) => source.reachable && source.reason_code === "ok";
 
-/** The node's offset: that of the first current source, except a PHC, which is no reference. */
-export const offsetOf = (node) => node.sources.find((source) => isCurrent(source) && source.kind !== "phc" && source.offset_ns !== null)?.offset_ns ?? null;
+/** The first current source that has an offset, except a PHC, which is no reference. */
+const measuringSource = (node) => node.sources.find((source) => isCurrent(source) && source.kind !== "phc" && source.offset_ns !== null);
+
+/** " of phc:0": with hardware timestamps ptp4l measures the network card's clock, and the bound is that of the system clock. */
+const measuredClock = (source) => (source?.clock && source.clock !== "realtime" ? ` of ${source.clock}` : "");
+
+export function offsetText(node) {
+  const source = measuringSource(node);
+  return source === undefined ? "—" : `${signed(source.offset_ns)}${measuredClock(source)}`;
+}
 
 export const grandmasterText = (node) => node.grandmaster_summary ?? node.grandmaster ?? node.grandmaster_identity ?? "—";
 
@@ -18,13 +26,16 @@ export class NodeCard {
     this.at = (name) => byId(prefix + name);
     this.chart = new Chart(this.at("chart"), this.at("chart-scale"));
     this.node = null;
+    this.clock = "";
   }
 
   /** Adds a received state to the chart. */
   addSample(node, now) {
-    if (this.node !== node.node) this.chart.clear();
-    this.node = node.node;
-    this.chart.add(now, offsetOf(node), nodeNow(node, now, now).mainNs);
+    const source = measuringSource(node);
+    const clock = source === undefined ? this.clock : measuredClock(source);
+    if (this.node !== node.node || this.clock !== clock) this.chart.clear();
+    Object.assign(this, { node: node.node, clock });
+    this.chart.add(now, source?.offset_ns ?? null, nodeNow(node, now, now).mainNs);
   }
 
   render(node, receivedAt, now) {
@@ -33,6 +44,7 @@ export class NodeCard {
     this.renderSources(node);
     this.renderTerms(node, state);
     this.chart.draw(now, state.mainNs);
+    put(this.at("chart-clock"), this.clock);
     return state;
   }
 
@@ -57,7 +69,7 @@ export class NodeCard {
       source.name,
       sourceName(source, node),
       sourceState(source),
-      number(source.offset_ns === null ? "—" : `${signed(source.offset_ns)}${source.error_ns == null ? "" : ` ${bound(source.error_ns)}`}`),
+      number(source.offset_ns === null ? "—" : `${signed(source.offset_ns)}${measuredClock(source)}${source.error_ns == null ? "" : ` ${bound(source.error_ns)}`}`),
       number(duration(source.path_delay_ns)),
       number(source.frequency_ppb === null ? "—" : `${String(source.frequency_ppb).replace("-", "−")} ppb`),
       number(source.steps_removed === null ? "—" : String(source.steps_removed)),
@@ -103,8 +115,7 @@ function sourceName(source, node) {
 }
 
 function sourceState(source) {
-  const measured = source.clock && source.clock !== "realtime" ? `, measures ${source.clock}` : "";
-  const last = source.port_state ? `${source.port_state}${measured}` : source.detail ?? null;
+  const last = source.port_state ?? source.detail ?? null;
   if (isCurrent(source)) return last ?? "—";
   const polled = source.reachable || source.since_poll_ns == null ? "" : `; last polled ${elapsedText(source.since_poll_ns / 1e6)} ago`;
   return { text: `${source.reason ?? "unreachable"}${last === null ? "" : `; last known: ${last}`}${polled}`, className: "bad" };
