@@ -35,6 +35,9 @@ class ClockOffset:
     """
     One clock minus the reference clock, both CLOCK_BOOTTIME, as a line through two points, right within +-`error_ns`.
     This is a statistical uncertainty that rests on ASYMMETRY_PART, not a bound.
+
+    The points are at times of the reference. The two clocks may differ by days: each node's CLOCK_BOOTTIME begins when
+    it boots, and each time namespace has an offset of its own.
     """
 
     first: tuple[int, int]
@@ -46,6 +49,17 @@ class ClockOffset:
         (first_ns, first_offset_ns), (second_ns, second_offset_ns) = self.first, self.second
         moved_ns = (boottime_ns - first_ns) * (second_offset_ns - first_offset_ns)
         return first_offset_ns + moved_ns // max(1, second_ns - first_ns)
+
+    def at_own(self, boottime_ns: int) -> int:
+        """
+        The offset at this time of the clock itself. The line is of the reference's time, so its slope must not be
+        multiplied by the difference of two uptimes: 2 ppm of 11 days are 1.9 s.
+        """
+        (first_ns, first_offset_ns), (second_ns, second_offset_ns) = self.first, self.second
+        elapsed_ns = max(1, second_ns - first_ns)
+        drifted_ns = second_offset_ns - first_offset_ns
+        moved_ns = (boottime_ns - first_ns - first_offset_ns) * drifted_ns
+        return first_offset_ns + moved_ns // max(1, elapsed_ns + drifted_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +153,7 @@ def _shifted(arrival: Arrival, offsets: Mapping[str, ClockOffset]) -> Arrival:
         return arrival
     offset = offsets[arrival.clock]
     boottime_ns = arrival.arrival_ns - arrival.real_minus_boot_ns
-    shift_ns = arrival.real_minus_boot_ns + offset.at(boottime_ns)
+    shift_ns = arrival.real_minus_boot_ns + offset.at_own(boottime_ns)
     return Arrival(
         clock=arrival.clock,
         real_minus_boot_ns=0,

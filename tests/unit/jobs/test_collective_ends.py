@@ -7,12 +7,15 @@ import random
 import pytest
 
 from timesyncd.ipc.job_datagram import Kind
-from timesyncd.jobs.arrivals import Arrival, Sync
+from timesyncd.ipc.job_segment import Method
+from timesyncd.jobs.arrivals import Arrival, Sync, compare
 from timesyncd.jobs.collective_ends import ASYMMETRY_PART, aligned, clock_offsets
+from timesyncd.jobs.stragglers import attribute
 
 US = 1_000
 MS = 1_000_000
 STEP_NS = 20 * MS
+FIRST_NS = 1_000_000 * MS
 
 
 def sync(step: int, behind_ns: int, kind: int = Kind.ALL_REDUCE, transfer_ns: int = 100 * US, number: int = 0) -> Sync:
@@ -82,3 +85,38 @@ def test_a_rank_whose_clock_was_stepped_stays_uncompared() -> None:
 
     assert found is not None
     assert [each.step for each in found if each.comparison is None] == [3]
+
+
+def job_of_two_nodes(up_ns: int, ppb: int, late_ns: int = 20 * MS, steps: int = 200) -> list[Sync]:
+    """Rank 1's node has been up for that much longer, its clock runs fast, and the rank is late in every step."""
+    chance = random.Random(1)
+    found = []
+    for step in range(steps):
+        begin_ns = FIRST_NS + step * 50 * MS
+        arrivals = {}
+        for rank, begins_ns in ((0, begin_ns), (1, begin_ns + late_ns)):
+            arrival_ns = begins_ns + chance.randint(0, 300 * US)
+            end_ns = begin_ns + late_ns + 2 * MS + chance.randint(0, 200 * US)
+            real_ns = [at_ns + rank * (at_ns - FIRST_NS) * ppb // 10**9 + 10**18 for at_ns in (arrival_ns, end_ns)]
+            arrivals[rank] = Arrival(f"n{rank}", 10**18 - rank * up_ns, real_ns[0], real_ns[0], real_ns[1], None)
+        found.append(Sync(step, 0, Kind.ALL_REDUCE, arrivals, compare(arrivals)))
+    return found
+
+
+@pytest.mark.parametrize("up_days", [0, 1, 11, -11, 400])
+@pytest.mark.parametrize("ppm", [2, -2, 50])
+def test_the_nodes_uptimes_do_not_change_the_lateness(up_days: int, ppm: int) -> None:
+    """The drift counts for the time of the job, not for the difference between two uptimes: 20 ms are 20 ms."""
+    found = attribute(job_of_two_nodes(up_days * 86_400_000 * MS, ppm * 1_000), {0: "a", 1: "b"}, 2)
+
+    (one,) = found.stragglers
+    assert (found.method, one.rank, one.verdict, found.unwaited) == (Method.COLLECTIVE_ENDS, 1, "straggler", 0)
+    assert one.lateness_p50_ns == pytest.approx(20 * MS, abs=MS // 5)
+
+
+@pytest.mark.parametrize("up_days", [0, 11])
+def test_equal_ranks_of_nodes_with_other_uptimes_are_not_named(up_days: int) -> None:
+    """Two ranks that are alike, on nodes that booted at different times: none is late."""
+    found = attribute(job_of_two_nodes(up_days * 86_400_000 * MS, 2_000, late_ns=0), {0: "a", 1: "b"}, 2)
+
+    assert found.stragglers == ()
