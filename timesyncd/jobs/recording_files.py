@@ -25,6 +25,7 @@ from timesyncd.jobs.arrivals import StepMark, Sync
 from timesyncd.jobs.joining import STEP_CLOSED_AFTER_NS, Jobs
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.messages.jobs import MarkBatch
+from timesyncd.units import duration_text
 
 COLLECTIVES = kinds_with(Trait.COLLECTIVE)
 REQUESTS = kinds_with(Trait.REQUEST)
@@ -184,25 +185,61 @@ def join(files: Sequence[RankFile]) -> Recording:
         syncs=_joined(kept, after),
         steps={rank: steps for rank, each in kept.items() if (steps := _steps(each, after))},
         requests={rank: requests for rank, each in kept.items() if (requests := _requests(each, after))},
-        notes=tuple(_notes(len(files) - len(run), after)),
+        notes=tuple(_notes(len(files) - len(run), _apart_ns(run), after)),
     )
 
 
 def _newest_run(files: Iterable[RankFile]) -> list[RankFile]:
     """
-    The files of the newest file's world size whose marks overlap its marks in time, in the order of their newest marks.
+    The files of one job and attempt that are of the newest file's run, in the order of their newest marks.
+
+    Runs follow one another on each clock, and only times of one clock tell them apart. Where every clock has as many
+    runs, the last of each is the newest run, however far the clocks are apart. Else a clock misses a run, and the files
+    whose times overlap those of the newest file count.
     """
     in_order = sorted(files, key=lambda file: file.newest_ns)
+    in_order = [file for file in in_order if file.newest.world_size == in_order[-1].newest.world_size]
+    by_clock: dict[int, list[RankFile]] = {}
+    for file in in_order:
+        by_clock.setdefault(file.newest.boot_id, []).append(file)
+    runs = [_runs(of_clock) for of_clock in by_clock.values()]
+    if len({len(of_clock) for of_clock in runs}) > 1:
+        return _overlapping(in_order)
+    newest = {file.path for of_clock in runs for file in of_clock[-1]}
+    return [file for file in in_order if file.path in newest]
+
+
+def _runs(in_order: Sequence[RankFile]) -> list[list[RankFile]]:
+    """The runs of the files of one clock, the newest last."""
+    found: list[list[RankFile]] = []
+    rest = list(in_order)
+    while rest:
+        found.insert(0, _overlapping(rest))
+        rest = rest[: -len(found[0])]
+    return found
+
+
+def _overlapping(in_order: Sequence[RankFile]) -> list[RankFile]:
+    """The files whose marks overlap those of the last file in time."""
     newest = in_order[-1]
     # A clock that was stepped back, or times from the caller, can lie before the rank's start.
     since_ns = min(newest.first_ns, newest.newest_ns)
-    return [
-        file for file in in_order if file.newest.world_size == newest.newest.world_size and file.newest_ns >= since_ns
-    ]
+    return [file for file in in_order if file.newest_ns >= since_ns]
 
 
-def _notes(others: int, after: int) -> list[str]:
+def _apart_ns(run: Sequence[RankFile]) -> int:
+    """For how long, by their own clocks, no file of the run was written together with its last one; 0: all overlap."""
+    since_ns = min(run[-1].first_ns, run[-1].newest_ns)
+    return max(0, since_ns - run[0].newest_ns)
+
+
+def _notes(others: int, apart_ns: int, after: int) -> list[str]:
     found = []
+    if apart_ns:
+        found.append(
+            f"The nodes' clocks are {duration_text(apart_ns)} or more apart, or this folder has parts of two runs: the marks were joined by job and "
+            "attempt. Record each run to a folder of its own."
+        )
     if others:
         found.append(
             f"{others} *.marks files of this folder were not read: they are of another run of the job, or their clock is far off. "

@@ -17,6 +17,7 @@ from timesyncd.bound import ClockStatus
 from timesyncd.client.meter import Meter, Recorder
 from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import MARK_SIZE, Header, Kind, encode_header, job_id, pack_mark, split_step
+from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs import recording_files
 from timesyncd.jobs.arrivals import StepMark
 from timesyncd.jobs.recording import Recording, RecordingMessage, positions
@@ -366,3 +367,41 @@ def test_ranks_of_clients_that_do_not_send_their_start_are_one_run(tmp_path: Pat
 
     assert sorted(found.ranks) == [0, 1]
     assert [sync.step for sync in found.syncs] == list(range(180_000, 180_030))
+
+
+@pytest.mark.parametrize("apart_s", [-60, 0, 60, 3_600])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_clocks_that_are_apart_give_one_run_compared_by_ends(tmp_path: Path, apart_s: int, runs: int) -> None:
+    """Two nodes whose clocks differ by more than the run lasts: the newest run of each clock is joined by its steps."""
+    for run in range(runs):
+        for rank in (0, 1):
+            one = Rank(tmp_path, rank)
+            ahead_ns = rank * apart_s * 1_000 * MS + run * 20_000 * MS
+            one.header = replace(one.header, boot_id=rank, time_namespace=rank, joined_ns=10**12 + ahead_ns)
+            for step in range(run * 300, run * 300 + 40):
+                at_ns = START_NS + ahead_ns + (step - run * 300) * 20 * MS + 5 * MS
+                one.meter.mark(step, 0, at_ns + 3 * MS * rank, at_ns + 3 * MS * rank, at_ns + 5 * MS, Kind.BUCKET, 1)
+            one.meter.close()
+            next(tmp_path.glob(f"rank-{rank}-{os.getpid()}-*.marks")).rename(tmp_path / f"rank-{rank}-{run + 1}.marks")
+    found = load(tmp_path)
+
+    assert [sync.step for sync in found.syncs] == list(range((runs - 1) * 300, (runs - 1) * 300 + 40))
+    assert {len(sync.arrivals) for sync in found.syncs} == {2}
+    attribution = measured(found).attribution
+    assert (attribution.method, [one.rank for one in attribution.stragglers]) == (Method.COLLECTIVE_ENDS, [1])
+    assert sum(note.startswith("The nodes' clocks are") for note in found.notes) == bool(apart_s)
+    assert len(found.notes) == bool(apart_s) + runs - 1
+
+
+def test_a_run_that_one_node_did_not_record_is_not_mixed_with_another(tmp_path: Path) -> None:
+    """One node has the marks of two runs and the other of one: which run that is follows from the times, not from their number."""
+    for rank, runs in ((0, (0, 1)), (1, (0,))):
+        for run in runs:
+            one = Rank(tmp_path, rank)
+            one.header = replace(one.header, boot_id=rank, joined_ns=10**12 + run * 3_600_000 * MS)
+            for step in range(run * 180_000, run * 180_000 + 30):
+                one.step(step)
+            one.meter.close()
+            next(tmp_path.glob(f"rank-{rank}-{os.getpid()}-*.marks")).rename(tmp_path / f"rank-{rank}-{run + 1}.marks")
+
+    assert sorted(load(tmp_path).ranks) == [0]
