@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak schemas clean
+.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -82,6 +82,12 @@ soak: test-packages .venv/dev
 		echo "soak: $$(wc -l < .soak/bouts-done) of $(BOUTS) bouts held"; \
 	done
 	@rm -r .soak
+
+# Real virtual machines under QEMU, with PTP hardware clocks (docs/proven.md). Root, and QEMU 8.1 or newer; the disk is made once, into
+# $TIMESYNCD_VM_CACHE (~/.cache/timesyncd-vm). PYTEST='-k card' takes some of the tests.
+vm-test: .venv/dev
+	@$(BIN)/python tests/vm/vm_build.py
+	$(BIN)/pytest tests/vm $(PYTEST)
 
 # Regenerates schemas/ and the tables of docs/grandmasters.md from the code; a test fails when they differ.
 schemas: .venv/dev
