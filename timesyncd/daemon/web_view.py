@@ -163,6 +163,7 @@ class WebView:
             mqtt_dropped_total=mqtt.dropped if mqtt else None,
             mqtt_outdated_total=mqtt.outdated if mqtt else None,
             mqtt_rejected_total=mqtt.rejected if mqtt else None,
+            mqtt_failed_total=mqtt.failed if mqtt else None,
             joblink_datagrams_total=job_socket.delivered if job_socket else None,
             alarms_refused_total=alarms.all_rejected.total() if alarms else None,
             joblink_rejected_total=job_socket.malformed + job_socket.rejected if job_socket else None,

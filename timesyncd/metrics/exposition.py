@@ -54,6 +54,7 @@ class Counters:
     mqtt_dropped_total: int | None = None
     mqtt_outdated_total: int | None = None
     mqtt_rejected_total: int | None = None
+    mqtt_failed_total: int | None = None
     alarms_refused_total: int | None = None
     joblink_datagrams_total: int | None = None
     joblink_rejected_total: int | None = None
@@ -74,6 +75,7 @@ COUNTER_HELP = {
     "mqtt_dropped_total": "MQTT messages dropped because the broker was unreachable or slow.",
     "mqtt_outdated_total": "Received MQTT messages that were older than the known state.",
     "mqtt_rejected_total": "Received MQTT messages that were malformed.",
+    "mqtt_failed_total": "Received MQTT messages whose processing failed unexpectedly; the log has the error.",
     "alarms_refused_total": "Rejected traps and syslog messages: unknown sender, bad credentials, duplicates.",
     "joblink_datagrams_total": "Datagrams of ranks accepted on the job socket.",
     "joblink_rejected_total": "Rejected datagrams on the job socket: malformed, or too many jobs.",

@@ -108,7 +108,7 @@ class MqttLink:
     `on_message`.
 
     `publish`, `clear` and `forget` change the outbox: they neither block nor raise. Call them in the event loop's
-    thread.
+    thread. `failed` counts the messages for which `on_message` raised.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class MqttLink:
     ) -> None:
         self.connected = False
         self.published = 0
+        self.failed = 0
         self._settings = settings
         self._node = node
         self._incarnation = incarnation
@@ -135,6 +136,7 @@ class MqttLink:
         self._incoming: asyncio.Queue[aiomqtt.Message] = asyncio.Queue()
         self._failures = 0
         self._logged: set[str] = set()
+        self._logged_failures: set[str] = set()
 
     @property
     def dropped(self) -> int:
@@ -184,6 +186,9 @@ class MqttLink:
             try:
                 session.result()
             except* (aiomqtt.MqttError, ConfigError, UnicodeError) as group:
+                self._on_disconnected(group.exceptions[0], began_ns)
+            except* Exception as group:  # noqa: BLE001  packets that confuse a library cost this session alone
+                self._log_failure("session", group.exceptions[0])
                 self._on_disconnected(group.exceptions[0], began_ns)
             await asyncio.sleep(backoff_s(self._failures, RETRY_S, random.random()))
 
@@ -262,6 +267,10 @@ class MqttLink:
         # noLocal keeps the broker from returning our own messages, except retained ones, which the inbox ignores.
         options = [SubscribeOptions(qos=channel.qos, noLocal=True) for channel in self._channels]
         replies = await client.subscribe(list(zip(patterns, options, strict=True)))
+        if len(replies) != len(patterns):
+            raise aiomqtt.MqttError(
+                f"the broker answers {len(patterns)} subscriptions with {len(replies)} reason codes"
+            )
         for pattern, reply in zip(patterns, replies, strict=True):
             if isinstance(reply, ReasonCode) and reply.is_failure:
                 log.warning("mqtt: the broker refuses the subscription to %s: %s", pattern, reply)
@@ -312,8 +321,21 @@ class MqttLink:
     def _handle(self, message: aiomqtt.Message) -> None:
         payload = message.payload if isinstance(message.payload, bytes) else b""
         received = self._inbox.receive(str(message.topic), payload, message.retain, self._clocks.boottime_ns())
-        if received is not None:
+        if received is None:
+            return
+        try:
             self._on_message(received)
+        except Exception as error:  # noqa: BLE001  it costs this message alone, and is counted and logged
+            self.failed += 1
+            self._log_failure(received.channel.name, error)
+
+    def _log_failure(self, part: str, error: BaseException) -> None:
+        """Log an error that nobody expected, with its traceback: once for each part and type."""
+        key = f"{part}: {type(error).__name__}"
+        if key not in self._logged_failures:
+            self._logged_failures.add(key)
+            text = "mqtt: %s: an unexpected error; further ones are counted and not logged"
+            log.error(text, part, exc_info=error)
 
     def _on_connected(self) -> None:
         self.connected = True

@@ -260,6 +260,12 @@ class Store:
             if isinstance(error, ProgrammingError):  # for example, the tables were dropped
                 self._close()
             return RETRY_S
+        except Exception as error:  # nobody would see that this thread ended
+            if not self._has_problem:
+                log.error("%s: an unexpected error", self.location, exc_info=error)
+            self._failed(StoreError(f"{self.location}: unexpected {type(error).__name__}: {error}"))
+            self._close()
+            return REOPEN_S
         self._succeeded()
         return 0 if len(self._history) else BATCH_S
 
@@ -307,7 +313,7 @@ class Store:
             except _UNSTORABLE as error:
                 limit = self._isolate(batch, error)
                 continue
-            except (SQLAlchemyError, StoreError):
+            except Exception:
                 self._backlog.requeue(batch)
                 raise
             self._backlog.mark_stored(batch)

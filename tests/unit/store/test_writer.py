@@ -410,3 +410,27 @@ def test_an_observation_without_a_reading_leaves_no_row(bench: Bench) -> None:
         store.put(Observation(HEALTHY, None))
 
     assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
+
+
+def test_an_unexpected_error_neither_ends_the_thread_nor_loses_rows(
+    bench: Bench, short_intervals: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is reported as the store's problem, logged once with its traceback, and the rows are tried again."""
+    monkeypatch.setattr(writer, "REOPEN_S", 0.01)
+    failures, write = [2], StoreSession.write
+
+    def failing(session: StoreSession, batch: Any) -> bool:
+        if failures[0]:
+            failures[0] -= 1
+            raise TypeError("unsupported operand type(s) for -: 'str' and 'int'")
+        return write(session, batch)
+
+    monkeypatch.setattr(StoreSession, "write", failing)
+    with bench.running() as store:
+        bench.put_now(store)
+        problem, over = bench.problems.get(timeout=60), bench.problems.get(timeout=60)
+
+    assert problem is not None and "unexpected TypeError: unsupported operand" in problem
+    assert over is None
+    assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
+    assert [record.exc_info is not None for record in caplog.records if record.levelname == "ERROR"] == [True]
