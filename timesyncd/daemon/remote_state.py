@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from timesyncd.bound import Bound, ClockStatus, Reason, status_at, unbounded
 from timesyncd.clocks import NS_PER_S, Moment
-from timesyncd.ipc.wire_types import CodedReason
+from timesyncd.ipc.wire_types import MAX_AGE_NS, CodedReason
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, Message, NodeState, SourceState, StateReason, status_name
 from timesyncd.model.grandmaster import GrandmasterVerdict, MessageReceipt, ReportedTime
@@ -103,14 +103,18 @@ def aged_state(
 def _aged(state: Aging, received_boottime_ns: int, now: Moment) -> Aging:
     """By the larger of the time since receipt and, for a broker's old copy, the time since publication."""
     since_ns = max(now.boottime_ns - received_boottime_ns, now.realtime_ns - state.published_realtime_ns)
-    changes: dict[str, object] = {"age_ns": None if state.age_ns is None else state.age_ns + since_ns}
+    changes: dict[str, object] = {"age_ns": _older_ns(state.age_ns, since_ns)}
     if isinstance(state, NodeState):
         changes["sources"] = [_older(source, since_ns) for source in state.sources]
     return state.model_copy(update=changes)
 
 
 def _older(source: SourceState, since_ns: int) -> SourceState:
-    return source if source.age_ns is None else source.model_copy(update={"age_ns": source.age_ns + since_ns})
+    return source if source.age_ns is None else source.model_copy(update={"age_ns": _older_ns(source.age_ns, since_ns)})
+
+
+def _older_ns(age_ns: int | None, since_ns: int) -> int | None:
+    return None if age_ns is None else min(age_ns + since_ns, MAX_AGE_NS)
 
 
 def _with_status_at_its_age(state: NodeState) -> NodeState:

@@ -19,7 +19,7 @@ from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.clock_segment import ABSENT, Epoch
 from timesyncd.ipc.seqlock import SegmentReader, SegmentWriter
-from timesyncd.ipc.wire_types import Code, Count64, Int64, Limits
+from timesyncd.ipc.wire_types import MAX_RATIO, Code, Count64, Int64, Limits
 
 JOBS_NAME = "jobs"
 
@@ -280,7 +280,9 @@ def _word(name: str, value: float | Code | None) -> int:
         return value.number
     if value is None or not math.isfinite(value):
         return ABSENT
-    return round(value * 1e9) if name in _RATIOS else int(value)
+    if name in _RATIOS:
+        return round(value * 1e9) if 0 <= value <= MAX_RATIO else ABSENT
+    return int(value)
 
 
 def _value(name: str, word: int) -> float | bool | Code | None:

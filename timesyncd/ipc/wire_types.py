@@ -31,6 +31,18 @@ Int64 = Annotated[int, Limits(ge=-(2**63), lt=2**63)]
 #: The same without negative numbers.
 Count64 = Annotated[int, Limits(ge=0, lt=2**63)]
 
+#: A duration or an age, and a CLOCK_REALTIME: the sum of two of them still fits 64 bits.
+Age = Annotated[int, Limits(ge=0, lt=2**62)]
+RealtimeNs = Annotated[int, Limits(ge=0, lt=2**62)]
+MAX_AGE_NS = 2**62 - 1
+
+#: A share, or one duration divided by another: in billionths it fits a word of a segment.
+Ratio = Annotated[float, Limits(ge=0, le=10**9)]
+MAX_RATIO = 10**9
+
+#: A variance of durations, in ns^2.
+VarianceNs2 = Annotated[float, Limits(ge=0, le=2**128)]
+
 
 class Code(StrEnum):
     """

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from timesyncd.ipc.wire_types import MAX_RATIO
 from timesyncd.jobs.arrivals import Arrival, Comparison, StepMark, Sync, stepped
 
 Interval = tuple[int, int]
@@ -49,7 +50,8 @@ class StageCost(NamedTuple):
 
 
 def ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole > 0 else None
+    """One duration divided by another, at most what a message holds; None: the other is 0."""
+    return min(part / whole, MAX_RATIO) if whole > 0 else None
 
 
 def union_ns(intervals: Iterable[Interval], within: Interval) -> int:

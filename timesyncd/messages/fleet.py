@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from timesyncd.ipc.wire_types import Int64
-from timesyncd.messages.node import OK, Age, Message, Ordered, ReasonCode, Sequence64, Status
+from timesyncd.ipc.wire_types import Count64, Int64, RealtimeNs
+from timesyncd.messages.node import OK, Message, Ordered, ReasonCode, Sequence64, Status
 
 #: The prefix of a node's name in an event's source, and in O-RAN's resource addresses.
 NODE_PATH = "/cluster/node/"
@@ -106,7 +106,7 @@ class HubState(Ordered):
     state lately.
     """
 
-    published_realtime_ns: Int64
+    published_realtime_ns: RealtimeNs
     started_realtime_ns: Int64
     primary: bool
     url: str | None = None
@@ -137,10 +137,10 @@ class AlignmentState(Message):
     the worst.
     """
 
-    published_realtime_ns: Int64
-    alignment_ns: Age | None
-    growth_ppb: Age | None
-    holds_for_ns: Age | None
+    published_realtime_ns: RealtimeNs
+    alignment_ns: Count64 | None
+    growth_ppb: Count64 | None
+    holds_for_ns: Count64 | None
     pair: list[str] | None
     reason: str
     reason_code: ReasonCode = OK
@@ -153,7 +153,7 @@ class FleetSummary(Message):
     ("": none), and a few of the `worst`: first those without a bound, then the widest.
     """
 
-    published_realtime_ns: Int64
+    published_realtime_ns: RealtimeNs
     nodes: Int64
     statuses: dict[Status, Int64]
     grandmasters: dict[str, Int64]
@@ -166,5 +166,5 @@ class FleetMap(Message):
     [name, main status, main bound in ns], all aged to `published_realtime_ns`; null: no bound.
     """
 
-    published_realtime_ns: Int64
-    places: dict[str, list[tuple[str, Status, Age | None]]]
+    published_realtime_ns: RealtimeNs
+    places: dict[str, list[tuple[str, Status, Count64 | None]]]

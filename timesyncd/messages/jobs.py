@@ -11,7 +11,7 @@ from timesyncd.bound import UNKNOWN_PAST_PPB
 from timesyncd.config import canonical_policy
 from timesyncd.ipc.job_datagram import Header, Mark
 from timesyncd.ipc.job_segment import Method, Plan, PolicyText
-from timesyncd.ipc.wire_types import Code, Int64
+from timesyncd.ipc.wire_types import Code, Int64, Ratio, RealtimeNs, VarianceNs2
 from timesyncd.messages.node import OK, Message, Ordered, ReasonCode, Status, status_name
 
 #: "straggler": late beyond the clocks' error; "inconclusive": seems late, but within it.
@@ -139,13 +139,13 @@ class RankState(Message):
     node: str
     wait_p50_ns: Int64 | None
     wait_total_ns: Int64 | None
-    last_share: float | None
+    last_share: Ratio | None
     lateness_p50_ns: Int64 | None
     marks_lost: Int64
     clock_status: Status
     joined_ns: Int64 | None = None
     wait_p99_ns: Int64 | None = None
-    idle_share: float | None = None
+    idle_share: Ratio | None = None
     exposed_p50_ns: Int64 | None = None
     staleness_p50: Int64 | None = None
 
@@ -159,7 +159,7 @@ class StragglerMessage(Message):
 
     rank: Int64
     node: str
-    last_share: float
+    last_share: Ratio
     lateness_p50_ns: Int64
     exposed_ns: Int64
     where: str
@@ -206,23 +206,23 @@ class JobState(Ordered):
     uid: Int64
     world_size: Int64
     run: Int64 = 0
-    published_realtime_ns: Int64
+    published_realtime_ns: RealtimeNs
     step: Int64 | None
     steps_complete: Int64
     steps_incomplete: Int64
     marks_repeated: Int64 = 0
     marks_refused: Int64 = 0
-    sync_overhead: float | None
-    sync_overhead_step: float | None = None
-    sync_overhead_epoch: float | None = None
-    comm_compute: float | None = None
-    own_overhead: float | None = None
+    sync_overhead: Ratio | None
+    sync_overhead_step: Ratio | None = None
+    sync_overhead_epoch: Ratio | None = None
+    comm_compute: Ratio | None = None
+    own_overhead: Ratio | None = None
     arrival_skew_ns: Int64 | None
     arrival_skew_p50_ns: Int64 | None
     arrival_skew_p99_ns: Int64 | None = None
     arrival_skew_error_ns: Int64 | None
-    arrival_variance_ns2: float | None = None
-    end_variance_ns2: float | None = None
+    arrival_variance_ns2: VarianceNs2 | None = None
+    end_variance_ns2: VarianceNs2 | None = None
     transfer_p50_ns: Int64 | None = None
     transfer_p99_ns: Int64 | None = None
     barrier_wait_p50_ns: Int64 | None = None

@@ -23,7 +23,7 @@ from timesyncd.bound import (
     Reason,
 )
 from timesyncd.config import Name
-from timesyncd.ipc.wire_types import Int64
+from timesyncd.ipc.wire_types import Age, Int64, RealtimeNs
 from timesyncd.sample import (
     Alarm,
     GrandmasterSample,
@@ -41,7 +41,6 @@ Status = Literal["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
 Severity = Literal["info", "warning", "critical"]
 LeapName = Literal["none", "insert", "delete", "both"]
 Sequence64 = Field(ge=0, lt=2**63)
-Age = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class StateReason(StrEnum):
@@ -206,7 +205,7 @@ class NodeState(Ordered):
     `grandmaster_summary` its state in words.
     """
 
-    published_realtime_ns: Int64
+    published_realtime_ns: RealtimeNs
     age_ns: Age | None
     since_sample_ns: Age = 0
     every_ns: Age = 2_000_000_000
@@ -283,7 +282,7 @@ class GrandmasterState(Ordered):
     """
 
     name: str
-    published_realtime_ns: Int64
+    published_realtime_ns: RealtimeNs
     age_ns: Age | None
     reachable: bool
     reason: str | None = None
@@ -370,7 +369,7 @@ class AlarmEventMessage(Ordered):
     """What a grandmaster reported by trap, inform or syslog; see `timesyncd.sample.AlarmEvent`."""
 
     name: str
-    published_realtime_ns: Int64
+    published_realtime_ns: RealtimeNs
     action: str
     id: Int64 | None
     index: Int64
