@@ -18,6 +18,7 @@ from timesyncd.client.fused_barrier import FusedBarrier
 from timesyncd.client.job import Job
 from timesyncd.client.slack import SchedFifo
 from timesyncd.client.torch.ddp import thread_state
+from timesyncd.client.torch.host_group import host_group
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 
@@ -250,24 +251,26 @@ def barrier(
     job: Job, group: dist.ProcessGroup | None = None, fused: bool = False, scheduling: SchedFifo | None = None
 ) -> Barrier:
     """
-    A Barrier over torch.distributed's group (the default one), which must be a CPU group (gloo).
+    A Barrier over torch.distributed's group (the default one). All its ranks call this at the same time.
 
-    `fused`, the same on every rank: a FusedBarrier, which is one all-reduce instead of a barrier and a broadcast.
+    It holds hosts: beside a group that takes no CPU tensors (NCCL) it uses a gloo group (`host_group`), and waits for no device. For what
+    a device does, call `torch.cuda.synchronize()` before it. `fused`, the same on every rank: a FusedBarrier, which is one all-reduce
+    instead of a barrier and a broadcast.
     """
+    chosen = host_group(group)
     if fused:
-        return FusedBarrier(job, functools.partial(_largest, group), scheduling)
+        return FusedBarrier(job, functools.partial(_largest, chosen), scheduling)
     number = torch.zeros(1, dtype=torch.int64)
-    first = 0 if group is None else distributed_c10d.get_global_rank(group, 0)
 
     def broadcast(value: int) -> int:
         number[0] = value
-        distributed_c10d.broadcast(number, src=first, group=group)
+        distributed_c10d.broadcast(number, group_src=0, group=chosen)
         return int(number[0])
 
-    return Barrier(job, functools.partial(distributed_c10d.barrier, group=group), broadcast, scheduling)
+    return Barrier(job, functools.partial(distributed_c10d.barrier, group=chosen), broadcast, scheduling)
 
 
-def _largest(group: dist.ProcessGroup | None, numbers: Sequence[int]) -> list[int]:
+def _largest(group: dist.ProcessGroup, numbers: Sequence[int]) -> list[int]:
     """The largest of all ranks' numbers, position by position."""
     words = torch.tensor(numbers, dtype=torch.int64)
     distributed_c10d.all_reduce(words, op=dist.ReduceOp.MAX, group=group)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from timesyncd.client.job import Job
+from timesyncd.client.torch.host_group import host_group
 from timesyncd.client.torch.steps import steps_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
@@ -378,7 +379,7 @@ def average_replicas(
     Averaging(parameters, DenseReducer(group)).average()
     states = state_tensors(optimizer)
     size = torch.tensor([sum(tensor.numel() for tensor in states)] * 2) * torch.tensor([1, -1])
-    dist.all_reduce(size, op=dist.ReduceOp.MAX, group=group)
+    dist.all_reduce(size, op=dist.ReduceOp.MAX, group=host_group(group))
     if int(size[0]) != -int(size[1]):
         raise OptimizerStateMismatch(
             f"the optimizers of the ranks have states of different sizes ({-int(size[1])} to {int(size[0])} numbers): "

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
+from timesyncd.client.torch.host_group import gather_objects, group_for
 from timesyncd.training.torch.topology_groups import collective_errors
 
 #: In a block each part begins at a multiple of this many octets, the size of the largest element.
@@ -93,7 +94,8 @@ class Injection:
         if self._group.rank() in blocks:
             block.write(blocks[self._group.rank()], inputs, targets, _fraction_count(self._beta, len(inputs)))
         with collective_errors("sharing samples", range(self._group.size())):
-            works = [dist.broadcast(blocks[rank], group_src=rank, group=self._group, async_op=True) for rank in ranks]
+            group = group_for(inputs, self._group)
+            works = [dist.broadcast(blocks[rank], group_src=rank, group=group, async_op=True) for rank in ranks]
             for work in works:
                 work.wait()
         is_sharing = self._group.rank() in blocks
@@ -170,9 +172,8 @@ class _Block:
 
 def _agree_on_block(beta: float, group: dist.ProcessGroup, inputs: torch.Tensor, targets: torch.Tensor) -> _Block:
     """Raises ValueError, on all ranks, where their samples differ in shape or type."""
-    reported: list[Any] = [None] * group.size()
     with collective_errors("agreeing on the samples' shape", range(group.size())):
-        dist.all_gather_object(reported, (len(inputs), _SampleType.of(inputs), _SampleType.of(targets)), group)
+        reported = gather_objects((len(inputs), _SampleType.of(inputs), _SampleType.of(targets)), group)
     sizes, first, second = zip(*reported, strict=True)
     for rank, (row, other) in enumerate(zip(first, second, strict=True)):
         if (row, other) != (first[0], second[0]):

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch import ddp as buckets
+from timesyncd.client.torch.host_group import group_timeout
 from timesyncd.client.torch.metering import meter_ddp, metered
 from timesyncd.client.torch.peer_loss import peer_loss_text
 from timesyncd.client.torch.steps import HOST, Record, steps_of
@@ -114,7 +114,7 @@ class Synchronizer:
         self._groups = TwoLevel(levels, self._group) if levels is not None and len(levels) > 1 else None
         ranks = distributed_c10d._get_default_group().size()
         self._exchange = RowExchange(
-            dist.new_group(backend="gloo", timeout=_timeout(distributed_c10d._get_default_group()))
+            dist.new_group(backend="gloo", timeout=group_timeout(distributed_c10d._get_default_group()))
         )
         self._schedule = PolicySchedule(strategy, ranks, steps_per_epoch)
         self._override = PolicyOverride()
@@ -435,13 +435,6 @@ class Synchronizer:
         self._ddp.require_backward_grad_sync = True
         buckets.set_hook(self._ddp, None, None)
         buckets.observe_buckets(self._ddp, None)
-
-
-def _timeout(group: dist.ProcessGroup) -> timedelta:
-    """The group's time-out. A new group would have torch's default, half an hour, whatever the job has set."""
-    backend: Any = group._get_backend(group._device_types[0])
-    timeout: timedelta = backend.options._timeout
-    return timeout
 
 
 def synchronized(

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from timesyncd.client.job import Job
+from timesyncd.client.torch.host_group import gather_objects
 from timesyncd.client.torch.peer_loss import first_sentence
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.groups import Levels, RankGroup, check_levels, groups_by_label, levels_from_numbers
@@ -189,9 +190,8 @@ def _make_groups(
 
 def _plans(levels: Levels, group: dist.ProcessGroup) -> dict[RankGroup, Levels]:
     """The levels of every group in the world, by its ranks' numbers there."""
-    reported: list[Any] = [None] * dist.get_world_size()
-    with collective_errors("agreeing on groups", range(len(reported))):
-        dist.all_gather_object(reported, (tuple(dist.get_process_group_ranks(group)), levels))
+    with collective_errors("agreeing on groups", range(dist.get_world_size())):
+        reported = gather_objects((tuple(dist.get_process_group_ranks(group)), levels))
     plans: dict[RankGroup, Levels] = {}
     for rank, (members, theirs) in enumerate(reported):
         if plans.setdefault(members, theirs) != theirs:
@@ -211,9 +211,8 @@ def near_ranks(job: Job, group: dist.ProcessGroup | None = None) -> Levels:
     Raises SyncError where a rank has ended or is silent.
     """
     ranks = dist.get_world_size(group)
-    reported: list[Any] = [None] * ranks
     with collective_errors("gathering the nodes of all ranks", range(ranks)):
-        dist.all_gather_object(reported, (job.node, job.plan().groups), group=group)
+        reported = gather_objects((job.node, job.plan().groups), group)
     groups = reported[0][1]
     if groups and ranks == job.world_size:
         return levels_from_numbers(groups, ranks)
