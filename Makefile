@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test schemas clean
+.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test vm-soak schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -89,12 +89,17 @@ vm-test: .venv/dev
 	@$(BIN)/python tests/vm/vm_build.py
 	$(BIN)/pytest tests/vm $(PYTEST)
 
+# Every scenario of tests/vm/vm_scenarios.py. Stopped, it goes on after the last one that was judged; what was judged is in .vm-soak.
+# SCENARIOS='quiet step-2s' runs some.
+vm-soak: .venv/dev
+	@$(BIN)/python tests/vm/vm_soak.py --state .vm-soak $(SCENARIOS)
+
 # Regenerates schemas/ and the tables of docs/grandmasters.md from the code; a test fails when they differ.
 schemas: .venv/dev
 	$(BIN)/python -m timesyncd.cli.schemas
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .unpacked
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .vm-soak .unpacked
 
 .venv/daemon: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -108,6 +108,7 @@ class Machine:
             self._disk = folder / "disk"
             subprocess.run(["cp", "--sparse=always", cache.disk, self._disk], check=True, timeout=120)
         self._requests = 0
+        self._policy, self._priority = os.SCHED_OTHER, 0
         self._start(())
 
     # QEMU
@@ -184,6 +185,7 @@ class Machine:
     def restore(self, path: Path) -> None:
         """Go on from the file with another QEMU. The guest's boot is the same one."""
         self._start(("-incoming", f"file:{path}"))
+        self._schedule()
         end_s = time.monotonic() + BOOT_LIMIT_S
         while self.qmp("query-status")["status"] != "running":
             self._require_running()
@@ -198,16 +200,18 @@ class Machine:
 
         Only while a test measures: a virtual machine that computes would leave no processor to others.
         """
-        self._schedule(os.SCHED_FIFO, REALTIME_PRIORITY)
+        self._policy, self._priority = os.SCHED_FIFO, REALTIME_PRIORITY
+        self._schedule()
         try:
             yield
         finally:
-            self._schedule(os.SCHED_OTHER, 0)
+            self._policy, self._priority = os.SCHED_OTHER, 0
+            self._schedule()
 
-    def _schedule(self, policy: int, priority: int) -> None:
+    def _schedule(self) -> None:
         for task in Path(f"/proc/{self.process.pid}/task").glob("*"):
             try:
-                os.sched_setscheduler(int(task.name), policy, os.sched_param(priority))
+                os.sched_setscheduler(int(task.name), self._policy, os.sched_param(self._priority))
             except ProcessLookupError:
                 pass
 

@@ -10,6 +10,7 @@ A claim of the node's client is that the grandmaster's time lay in [earliest, la
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
@@ -39,7 +40,7 @@ class Reading(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Something lies in [low, high]."""
+    """A moment lies in [low, high] ticks."""
 
     low: float
     high: float
@@ -49,10 +50,18 @@ class Range(NamedTuple):
         return self.high - self.low
 
 
+class Value(NamedTuple):
+    """A clock's value lies in [low, high]. Integers: nanoseconds since 1970 have more digits than a float keeps."""
+
+    low: int
+    high: int
+
+
 class Piece(NamedTuple):
-    """From this moment of the guest's counter on, the constant is this one."""
+    """Between these two moments of the guest's counter the constant is this one."""
 
     from_guest: int
+    until_guest: int
     offset: CounterOffset
 
 
@@ -114,16 +123,16 @@ class Series:
         self._at = [each.at for each in readings]
         self._ticks_per_ns = ticks_per_ns
 
-    def value_at(self, at: float) -> Range | None:
+    def value_at(self, at: float) -> Value | None:
         """The clock's value at a moment. None: outside of the log, or in a gap."""
         index = self._bracket(at)
         if index is None:
             return None
         first, second = self._readings[index - 1], self._readings[index]
         share = (at - first.at) / (second.at - first.at)
-        ns = first.ns + share * (second.ns - first.ns)
-        error_ns = max(first.error, second.error) / self._ticks_per_ns + self._bend_ns(index)
-        return Range(ns - error_ns, ns + error_ns)
+        ns = first.ns + round(share * (second.ns - first.ns))
+        error_ns = math.ceil(max(first.error, second.error) / self._ticks_per_ns + self._bend_ns(index))
+        return Value(ns - error_ns, ns + error_ns)
 
     def moment_of(self, ns: int, within: Range) -> Range:
         """When, within the given moments, the clock showed the value. It stays what was given where the clock jumped there."""
@@ -171,10 +180,13 @@ class Series:
 
 
 class MachineLog:
-    """The log of `clocktruth log` of one machine, on the host's scale. Rows that are not whole are left out."""
+    """The log of `clocktruth log` of one machine, on the host's scale. Rows that are not whole, or in no piece, are left out."""
 
     def __init__(self, lines: Iterable[str], pieces: Sequence[Piece]) -> None:
-        rows = [[int(cell) for cell in cells] for line in lines if len(cells := line.split()) == 3 * len(CLOCKS)]
+        whole = [[int(cell) for cell in cells] for line in lines if len(cells := line.split()) == 3 * len(CLOCKS)]
+        rows = [
+            row for row in whole if any(each.from_guest <= row[0] and row[-2] <= each.until_guest for each in pieces)
+        ]
         self._pieces = pieces
         self.ticks_per_ns = _ticks_per_ns(rows)
         self.series = {
@@ -185,8 +197,7 @@ class MachineLog:
         self._raw = [self._reading(*row[3:6]) for row in rows]
 
     def _reading(self, before: int, after: int, ns: int) -> Reading:
-        """The constant of the piece in which the reading ended."""
-        offset = [piece.offset for piece in self._pieces if piece.from_guest <= after][-1]
+        offset = next(each.offset for each in self._pieces if each.from_guest <= before and after <= each.until_guest)
         middle = (before + after) / 2 + (offset.lowest + offset.highest) / 2
         return Reading(middle, (after - before) / 2 + abs(offset.highest - offset.lowest) / 2, ns)
 
@@ -196,7 +207,7 @@ class MachineLog:
         if not 0 < index < len(self._raw):
             return None
         first, second = self._raw[index - 1], self._raw[index]
-        if second.ns - first.ns > GAP_NS:
+        if second.at - first.at > GAP_NS * self.ticks_per_ns:
             return None
         at = first.at + (raw_ns - first.ns) * (second.at - first.at) / (second.ns - first.ns)
         error = max(first.error, second.error)
@@ -245,14 +256,14 @@ def _judged(claim: Claim, within: Range, asked_at: float, grandmaster: MachineLo
     low, high = (grandmaster.series["phc"].value_at(end) for end in when)
     if low is None or high is None:
         return Moment(claim, at, asked_at, Verdict.NO_TRUTH)
-    truth = Range(low.low - TAI_MINUS_UTC_NS, high.high - TAI_MINUS_UTC_NS)
-    middle_ns, bound_ns = (claim.earliest + claim.latest) / 2, (claim.latest - claim.earliest) / 2
-    offset_ns = middle_ns - (truth.low + truth.high) / 2
+    truth = Value(low.low - TAI_MINUS_UTC_NS, high.high - TAI_MINUS_UTC_NS)
+    offset_ns = (claim.earliest + claim.latest - truth.low - truth.high) / 2
+    bound_ns, error_ns = (claim.latest - claim.earliest) / 2, (truth.high - truth.low) / 2
     verdict = _verdict(claim.earliest, claim.latest, truth)
-    return Moment(claim, (when.low + when.high) / 2, asked_at, verdict, offset_ns, truth.width / 2, bound_ns)
+    return Moment(claim, (when.low + when.high) / 2, asked_at, verdict, offset_ns, error_ns, bound_ns)
 
 
-def _verdict(earliest: int, latest: int, truth: Range) -> Verdict:
+def _verdict(earliest: int, latest: int, truth: Value) -> Verdict:
     if latest < truth.low or earliest > truth.high:
         return Verdict.MISSED
     return Verdict.HELD if earliest <= truth.low and truth.high <= latest else Verdict.OPEN

@@ -1,0 +1,39 @@
+"""What the client claims on a node with hardware timestamps, against the true clocks of both machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from vm_cache import Cache
+from vm_lab import Lab
+from vm_pair import Pair, measure
+from vm_scenarios import BY_NAME, RECOVER_S, SETTLE_S, USUAL
+from vm_soak import report, tallies_of
+
+pytest_plugins = ["vm_fixtures"]
+
+
+@pytest.fixture(scope="module")
+def pair(vm_cache: Cache) -> Iterator[Pair]:
+    """A grandmaster and a node that have settled."""
+    with Lab(vm_cache) as lab:
+        pair = Pair(lab, USUAL)
+        pair.start()
+        time.sleep(SETTLE_S - RECOVER_S)
+        yield pair
+
+
+@pytest.mark.parametrize("name", ["quiet", "step-20us", "step-20ms"])
+def test_the_truth_is_within_what_the_client_claims(pair: Pair, name: str) -> None:
+    """Each moment that can be known, of the time now, of UTC, and of past readings; known well enough to count."""
+    scenario = BY_NAME[name]
+    time.sleep(RECOVER_S)
+
+    run = measure(pair, scenario.seconds, scenario.act)
+
+    for tally in tallies_of(run):
+        assert tally.counts, report(run)
+        assert tally.judged > tally.unknown, report(run)
+        assert tally.missed == 0, report(run)

@@ -1,0 +1,271 @@
+"""A grandmaster and a node with timesyncd, each a virtual machine, on a cable; and what the node's client claims, beside the truth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from vm_cache import KERNEL
+from vm_judging import Disturbance
+from vm_lab import Lab
+from vm_machine import Machine, MachineError, MachineSpec
+from vm_relay import Relay
+from vm_truth import CounterOffset, MachineLog, Moment, Piece, Range, judge, parse_claims
+
+DOMAIN = 24
+SYNC_INTERVAL_S = 0.125
+LOG_PERIOD_MS = 20
+CLAIM_PERIOD_S = 0.04
+
+#: What the guest's programs may need to start and to write their last line.
+MARGIN_S = 4
+START_LIMIT_S = 240
+FOLDER = "/run/vm"
+
+FOREVER = 1 << 63
+
+#: The processors' counters differ by some 100 ns, so two measurements of one constant may miss each other by that.
+ALLOWED_GAP_TICKS = 2_000
+
+#: A smaller jump of the grandmaster's clock is not told from the error of reading it.
+SMALLEST_STEP_NS = 8_000
+
+PTP4L = f"""[global]
+network_transport L2
+time_stamping hardware
+domainNumber {DOMAIN}
+logSyncInterval -3
+logMinDelayReqInterval -3
+logAnnounceInterval 0
+tx_timestamp_timeout 200
+summary_interval 0
+# The limit of an i210. Beyond it the emulated card's arithmetic overflows.
+max_frequency 62499999
+"""
+GRANDMASTER = PTP4L + "serverOnly 1\nclockClass 6\nclockAccuracy 0x21\npriority1 10\n"
+NODE = PTP4L + "clientOnly 1\n"
+
+TRACEABLE = (
+    "SET GRANDMASTER_SETTINGS_NP clockClass 6 clockAccuracy 0x21 offsetScaledLogVariance 0x4e5d currentUtcOffset 37 leap61 0 leap59 0 "
+    "currentUtcOffsetValid 1 ptpTimescale 1 timeTraceable 1 frequencyTraceable 1 timeSource 0x20"
+)
+
+CONFIG = f"""[node]
+name = "node"
+[web]
+[store]
+[[source]]
+name = "ptp"
+driver = "ptp4l"
+domain = {DOMAIN}
+slave_event_monitor = "/run/timesyncd/ptp4l.events"
+[[source]]
+name = "kernel"
+driver = "kernel"
+"""
+NIC = '[[source]]\nname = "nic"\ndriver = "phc"\n{clock}\n'
+CHRONY_SOURCE = '[[source]]\nname = "utc"\ndriver = "chrony"\n'
+
+CHRONY = """refclock PHC /dev/ptp0 offset -37 poll 0 refid PHC0
+driftfile /var/lib/chrony/drift
+rtcsync
+bindcmdaddress 127.0.0.1
+cmdport 323
+"""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """
+    How a pair differs from the usual one. `relayed`: the cable has delays and losses. `chronyd` steers the system clock by the PHC,
+    instead of phc2sys. `vclocks`: so many virtual clocks on the node's card, of which ptp4l disciplines the first. `movable`: the
+    node has a disk of its own and a VMClock, so that it can migrate.
+    """
+
+    kernel: str = KERNEL
+    relayed: bool = False
+    chronyd: bool = False
+    vclocks: int = 0
+    movable: bool = False
+    nic: str = 'interface = "eth0"'
+
+
+class Pair:
+    """The two machines, with everything running."""
+
+    def __init__(self, lab: Lab, setup: Setup) -> None:
+        self.lab, self.setup = lab, setup
+        self.relay: Relay | None = None
+        if setup.relayed:
+            first, second, self.relay = lab.relayed_cable("cable")
+        else:
+            first, second = lab.cable("cable")
+        vmclock = ("-device", "vmclock") if setup.movable else ()
+        self.grandmaster = lab.machine(MachineSpec("grandmaster", (first,), kernel=setup.kernel))
+        self.node = lab.machine(
+            MachineSpec(
+                "node", (second,), memory_mib=768, kernel=setup.kernel, own_disk=setup.movable, qemu_arguments=vmclock
+            )
+        )
+
+    @property
+    def phc(self) -> str:
+        """The PHC of the node that ptp4l disciplines."""
+        return f"/dev/ptp{1 if self.setup.vclocks else 0}"
+
+    def start(self) -> None:
+        for machine in (self.grandmaster, self.node):
+            machine.wait_until_ready()
+            machine.run(f"mkdir -p {FOLDER}; ip link set eth0 up")
+        self._start_grandmaster()
+        self._configure_node()
+        self.start_ptp4l()
+        self.start_steering()
+        self.node.run("systemctl enable --now timesyncd", START_LIMIT_S)
+
+    def _start_grandmaster(self) -> None:
+        self.grandmaster.write("/etc/linuxptp/ptp4l.conf", GRANDMASTER)
+        self.grandmaster.run("phc_ctl -q /dev/ptp0 set adj 37")
+        unit(self.grandmaster, "grandmaster", "ptp4l -i eth0 -f /etc/linuxptp/ptp4l.conf -m")
+        self.grandmaster.run(f"sleep 3; pmc -u -b 0 -d {DOMAIN} '{TRACEABLE}'")
+
+    def _configure_node(self) -> None:
+        setup, node = self.setup, self.node
+        if setup.vclocks:
+            node.run(f"echo {setup.vclocks} > /sys/class/ptp/ptp0/n_vclocks")
+        index = "phc_index 1\n" if setup.vclocks else ""
+        node.write("/etc/linuxptp/ptp4l.conf", NODE + index)
+        chrony = CHRONY_SOURCE if setup.chronyd else ""
+        node.write("/etc/timesyncd/timesyncd.toml", CONFIG + NIC.format(clock=setup.nic) + chrony)
+        node.write("/etc/chrony/chrony.conf", CHRONY)
+        node.run("systemd-tmpfiles --create timesyncd.conf; sysctl -q --system; timesyncd check-config")
+
+    def start_ptp4l(self) -> None:
+        self.node.run("systemctl restart ptp4l@eth0")
+
+    def start_steering(self) -> None:
+        if self.setup.chronyd:
+            self.node.run("install -d -o _chrony -g _chrony -m 700 /run/chrony")
+            unit(self.node, "steering", "chronyd -F 0 -d -f /etc/chrony/chrony.conf")
+        else:
+            unit(self.node, "steering", f"phc2sys -w -s {self.phc} -n {DOMAIN} -m --step_threshold 0.02")
+
+
+def unit(machine: Machine, name: str, command: str) -> None:
+    """Run a program of the guest in a unit of its own, so that it can be stopped and killed by name."""
+    machine.run(f"systemctl reset-failed {name} 2>/dev/null; systemd-run --quiet --unit={name} {command}")
+
+
+class Measurement:
+    """What a scenario does while the clocks are logged, and what it must say about that."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.disturbances: list[Disturbance] = []
+        self.node_pieces = [Piece(0, FOREVER, pair.lab.counter_offset(pair.node))]
+        self.grandmaster_pieces = [Piece(0, FOREVER, pair.lab.counter_offset(pair.grandmaster))]
+
+    @contextmanager
+    def disturbing(self, what: str) -> Iterator[None]:
+        """Something that the node cannot know before the next Sync happens within this block."""
+        earliest = self.pair.lab.host_counter()
+        yield
+        self.disturbances.append(Disturbance(what, earliest, self.pair.lab.host_counter()))
+
+    @contextmanager
+    def pausing(self, what: str) -> Iterator[Pause]:
+        """
+        The node's virtual machine stands still within this block, which marks `stopped` and `resuming`. Its counter stands still too, and goes
+        on with another constant. The node knows nothing of the pause before the next Sync.
+        """
+        lab = self.pair.lab
+        pause = Pause(lab)
+        old = self.node_pieces[-1]
+        with self.disturbing(what):
+            yield pause
+        resumed = lab.host_counter()
+        new = lab.counter_offset(self.pair.node)
+        last_surely_before = pause.begun - old.offset.highest
+        first_surely_after = min(pause.stopped - old.offset.lowest, resumed - new.lowest)
+        self.node_pieces[-1:] = [
+            Piece(old.from_guest, last_surely_before, old.offset),
+            Piece(first_surely_after, FOREVER, new),
+        ]
+
+    def confirm(self) -> None:
+        """The constants are still what they were; narrower by now. Raises MachineError where one is not."""
+        for machine, pieces in ((self.pair.node, self.node_pieces), (self.pair.grandmaster, self.grandmaster_pieces)):
+            old, new = pieces[-1].offset, self.pair.lab.counter_offset(machine)
+            both = CounterOffset(max(old.lowest, new.lowest), min(old.highest, new.highest))
+            if both.lowest > both.highest + ALLOWED_GAP_TICKS:
+                raise MachineError(f"{machine.name}: the counter's constant moved from {old} to {new}: no truth")
+            pieces[-1] = pieces[-1]._replace(offset=CounterOffset(min(both), max(both)))
+
+
+class Pause:
+    """The host's counter around a standstill of a machine."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.begun = self.stopped = lab.host_counter()
+
+    def has_stopped(self) -> None:
+        """Call it as soon as the machine surely stands still."""
+        self.stopped = self._lab.host_counter()
+
+
+Act = Callable[[Measurement], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The moments of a run, on the host's counter, with what was done to the clocks; `logs` are the files of it by name."""
+
+    moments: list[Moment]
+    disturbances: list[Disturbance]
+    ticks_per_ns: float
+    logs: dict[str, str]
+
+
+def measure(pair: Pair, seconds: int, act: Act) -> Run:
+    """Log the clocks and what the client claims, for so long, while `act` does something to the pair."""
+    with pair.lab.measuring():
+        measurement = Measurement(pair)
+        for machine, phc in ((pair.grandmaster, "/dev/ptp0"), (pair.node, pair.phc)):
+            unit(machine, "clocklog", f"clocktruth log {FOLDER}/log {LOG_PERIOD_MS} {seconds} {phc}")
+        claims = f"python3 /usr/local/lib/timesyncd-vm/claims.py {seconds} {CLAIM_PERIOD_S} > {FOLDER}/claims"
+        unit(pair.node, "claims", f"bash -c '{claims}'")
+        end_s = time.monotonic() + seconds + MARGIN_S
+        act(measurement)
+        time.sleep(max(0.0, end_s - time.monotonic()))
+        measurement.confirm()
+    logs = {
+        "grandmaster.log": pair.grandmaster.read(f"{FOLDER}/log"),
+        "node.log": pair.node.read(f"{FOLDER}/log"),
+        "claims": pair.node.read(f"{FOLDER}/claims"),
+    }
+    return evaluate(logs, measurement.grandmaster_pieces, measurement.node_pieces, measurement.disturbances)
+
+
+def evaluate(
+    logs: dict[str, str],
+    grandmaster_pieces: Sequence[Piece],
+    node_pieces: Sequence[Piece],
+    disturbances: Sequence[Disturbance],
+) -> Run:
+    grandmaster = MachineLog(logs["grandmaster.log"].splitlines(), grandmaster_pieces)
+    node = MachineLog(logs["node.log"].splitlines(), node_pieces)
+    moments = judge(parse_claims(logs["claims"].splitlines()), grandmaster, node)
+    exact = [narrowed(each, grandmaster) for each in disturbances]
+    return Run(moments, exact, node.ticks_per_ns, logs)
+
+
+def narrowed(disturbance: Disturbance, grandmaster: MachineLog) -> Disturbance:
+    """A step of the grandmaster lies between two rows of its log; what is no such step stays as it is."""
+    within = Range(disturbance.earliest, disturbance.latest)
+    found = grandmaster.series["phc"].largest_jump(within, grandmaster.series["raw"])
+    if found is None or abs(found[1]) < SMALLEST_STEP_NS:
+        return disturbance
+    return disturbance._replace(earliest=found[0].low, latest=found[0].high)

@@ -1,0 +1,168 @@
+"""What is done to a grandmaster and a node while their clocks are compared: a scenario is data and one function."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from vm_cache import NEWEST_KERNEL
+from vm_pair import Act, Measurement, Setup, unit
+from vm_relay import FOLLOW_UP, SYNC
+
+#: Until the daemon has learned the oscillator's rate: forty seconds after the first sample, and the servos are calm.
+SETTLE_S = 60
+
+#: Until the pair has recovered from the scenario before.
+RECOVER_S = 35
+
+USUAL = Setup()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """
+    `act` runs during `seconds` of measurement. Neighbours in SCENARIOS with one `setup` share a pair; each begins when the pair has settled.
+    """
+
+    name: str
+    act: Act
+    seconds: int = 30
+    setup: Setup = USUAL
+
+
+def quiet(measurement: Measurement) -> None:
+    """Nothing happens."""
+
+
+def grandmaster_step(seconds: float) -> Act:
+    def act(measurement: Measurement) -> None:
+        time.sleep(8)
+        with measurement.disturbing(f"grandmaster's step of {seconds} s"):
+            measurement.pair.grandmaster.run(f"phc_ctl -q /dev/ptp0 adj {seconds}")
+
+    return act
+
+
+def frequency_steps(measurement: Measurement) -> None:
+    """The grandmaster's oscillator by 50 ppb, then the node's card by 10 ppm and its system clock by 20 ppm: a servo's next update undoes those."""
+    grandmaster, node = measurement.pair.grandmaster, measurement.pair.node
+    for machine, ppb in ((grandmaster, 50), (node, 10_000), (node, -10_000), (grandmaster, 0)):
+        time.sleep(5)
+        machine.run(f"phc_ctl -q /dev/ptp0 freq {ppb}")
+
+
+def grandmaster_rate(ppb: int) -> Act:
+    """A grandmaster that runs faster from one moment on."""
+
+    def act(measurement: Measurement) -> None:
+        time.sleep(8)
+        with measurement.disturbing(f"grandmaster's rate of {ppb} ppb"):
+            measurement.pair.grandmaster.run(f"phc_ctl -q /dev/ptp0 freq {ppb}")
+
+    return act
+
+
+def changing_path(measurement: Measurement) -> None:
+    """From even to lopsided in either direction, by more than the bound, and back."""
+    relay = measurement.pair.relay
+    assert relay is not None
+    for forth_s, back_s in ((0.0005, 0.0005), (0.003, 0.0002), (0.0002, 0.003), (0.01, 0.0), (0.0, 0.0)):
+        time.sleep(6)
+        relay.directions[0].delay_s, relay.directions[1].delay_s = forth_s, back_s
+
+
+def sync_loss(measurement: Measurement) -> None:
+    """No Sync while delay requests go on; then everything; then nothing at all for longer than holdover begins."""
+    relay = measurement.pair.relay
+    assert relay is not None
+    to_node = relay.directions[0]
+    for dropped, seconds in (
+        (frozenset({SYNC, FOLLOW_UP}), 4),
+        (frozenset(), 6),
+        (frozenset(range(16)), 9),
+        (frozenset(), 0),
+    ):
+        time.sleep(3)
+        to_node.dropped = dropped
+        time.sleep(seconds)
+
+
+def killed_daemons(measurement: Measurement) -> None:
+    """Each daemon is killed and started again, in orders that differ."""
+    pair = measurement.pair
+
+    def ptp4l() -> None:
+        pair.node.run("systemctl kill --signal=KILL ptp4l@eth0; sleep 1")
+        pair.start_ptp4l()
+
+    def steering() -> None:
+        pair.node.run("systemctl kill --signal=KILL steering; sleep 1")
+        pair.start_steering()
+
+    def timesyncd() -> None:
+        pair.node.run("systemctl kill --signal=KILL timesyncd; sleep 8")
+
+    for each in (ptp4l, steering, timesyncd, ptp4l, timesyncd, steering):
+        time.sleep(4)
+        each()
+
+
+def clock_set_by_hand(measurement: Measurement) -> None:
+    """By less than phc2sys corrects by a step, by more, and so little that no reader notices it."""
+    for ns in (500_000_000, -300_000_000, 10_000_000, -3_000_000, 20_000, 1_500):
+        time.sleep(5)
+        code = f"import time; time.clock_settime_ns(time.CLOCK_REALTIME, time.time_ns() + {ns})"
+        measurement.pair.node.run(f"python3 -c '{code}'")
+
+
+def slewed_by_hand(measurement: Measurement) -> None:
+    """At the limit of adjtimex's tick, in both directions."""
+    for tick_us in (11_000, 9_000):
+        time.sleep(6)
+        with measurement.disturbing(f"tick of {tick_us} us"):
+            unit(measurement.pair.node, f"slew{tick_us}", f"python3 /usr/local/lib/timesyncd-vm/slew.py {tick_us} 1")
+
+
+def paused(measurement: Measurement) -> None:
+    """The host stops the node's machine and continues it."""
+    node = measurement.pair.node
+    for seconds in (0.5, 2.0):
+        time.sleep(8)
+        with measurement.pausing(f"pause of {seconds} s") as pause:
+            node.qmp("stop")
+            pause.has_stopped()
+            time.sleep(seconds)
+            node.qmp("cont")
+
+
+def migrated(measurement: Measurement) -> None:
+    """The node's machine is saved into a file and goes on in another QEMU; its VMClock counts the disruption."""
+    node = measurement.pair.node
+    saved = node.folder / "saved"
+    time.sleep(8)
+    with measurement.pausing("migration to a file and back") as pause:
+        node.save(saved)
+        pause.has_stopped()
+        node.restore(saved)
+    saved.unlink()
+
+
+SCENARIOS = (
+    Scenario("quiet", quiet),
+    Scenario("step-20us", grandmaster_step(20e-6)),
+    Scenario("step-20ms", grandmaster_step(20e-3)),
+    Scenario("step-2s", grandmaster_step(2)),
+    Scenario("frequency-steps", frequency_steps),
+    Scenario("grandmaster-rate-20ppm", grandmaster_rate(20_000)),
+    Scenario("changing-path", changing_path, 40, Setup(relayed=True)),
+    Scenario("sync-loss", sync_loss, 45, Setup(relayed=True)),
+    Scenario("killed-daemons", killed_daemons, 75),
+    Scenario("chronyd", quiet, setup=Setup(chronyd=True)),
+    Scenario("chronyd-step-20ms", grandmaster_step(20e-3), setup=Setup(chronyd=True)),
+    Scenario("clock-set-by-hand", clock_set_by_hand, 45),
+    Scenario("slewed-by-hand", slewed_by_hand),
+    Scenario("paused", paused, 40),
+    Scenario("migrated", migrated, 40, Setup(kernel=NEWEST_KERNEL, movable=True)),
+    Scenario("virtual-clocks", quiet, setup=Setup(vclocks=2)),
+)
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

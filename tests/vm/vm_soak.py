@@ -1,0 +1,127 @@
+"""
+Runs scenarios of tests/vm/vm_scenarios.py, and prints what came of them.
+
+    python tests/vm/vm_soak.py --state FOLDER [SCENARIO ...]
+
+What was judged is in FOLDER, one file a scenario and the logs beside it; a scenario that has one is not run again.
+Exit status 1: a claim did not hold, or a truth was too vague. 2: this machine lacks something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from vm_build import build
+from vm_cache import Cache, NeedNotMet, check_needs, default_cache
+from vm_judging import EXCLUDED_SYNCS, Tally, lines, miss_lines, tally
+from vm_lab import Lab
+from vm_machine import MachineError
+from vm_pair import SYNC_INTERVAL_S, Pair, Run, Setup, measure
+from vm_scenarios import BY_NAME, RECOVER_S, SCENARIOS, SETTLE_S, Scenario
+
+KINDS = ("gm", "utc", "past")
+
+#: What the versions of a result are: the command that prints each, in the guest.
+VERSIONS = {
+    "kernel": "uname -r",
+    "linuxptp": "ptp4l -v",
+    "chrony": "chronyd -v | cut -d' ' -f1-3",
+    "systemd": "systemctl --version | head -1",
+    "card": "ethtool -i eth0 | sed -n 's/^driver: //p'",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("scenario", nargs="*", choices=[[], *BY_NAME])
+    arguments = parser.parse_args()
+    # The lab ends its machines and removes its folder on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    scenarios = [BY_NAME[name] for name in arguments.scenario] or list(SCENARIOS)
+    try:
+        check_needs()
+        build(cache := default_cache(), {scenario.setup.kernel for scenario in scenarios})
+    except NeedNotMet as error:
+        print(f"vm: {error}", file=sys.stderr)
+        return 2
+    arguments.state.mkdir(parents=True, exist_ok=True)
+    remaining = [scenario for scenario in scenarios if not _is_judged(scenario, arguments.state)]
+    for setup, of_setup in groupby(remaining, key=lambda scenario: scenario.setup):
+        _run_pair(setup, list(of_setup), cache, arguments.state)
+    return max(_status_of(scenario, arguments.state) for scenario in scenarios)
+
+
+def _path(scenario: Scenario, state: Path) -> Path:
+    return state / f"{scenario.name}.json"
+
+
+def _is_judged(scenario: Scenario, state: Path) -> bool:
+    if known := _path(scenario, state).exists():
+        print(f"vm: {scenario.name}: judged already")
+    return known
+
+
+def _status_of(scenario: Scenario, state: Path) -> int:
+    """A scenario that could not be run is none that held."""
+    path = _path(scenario, state)
+    return int(not path.exists() or json.loads(path.read_text())["failed"])
+
+
+def _run_pair(setup: Setup, scenarios: Sequence[Scenario], cache: Cache, state: Path) -> None:
+    """A machine that fails ends its pair's scenarios; those of the next pair are run."""
+    try:
+        with Lab(cache) as lab:
+            pair = Pair(lab, setup)
+            pair.start()
+            settle_s = SETTLE_S
+            for scenario in scenarios:
+                with lab.measuring():
+                    time.sleep(settle_s)
+                _judge(pair, scenario, state)
+                settle_s = RECOVER_S
+    except MachineError as error:
+        print(f"vm: {error}", flush=True)
+
+
+def _judge(pair: Pair, scenario: Scenario, state: Path) -> None:
+    run = measure(pair, scenario.seconds, scenario.act)
+    tallies = tallies_of(run)
+    failed = not all(each.counts and each.judged and not each.missed for each in tallies)
+    journal = pair.node.run("journalctl -u timesyncd -o short-precise --no-pager")
+    for name, text in (run.logs | {"journal": journal}).items():
+        (state / f"{scenario.name}.{name}").write_text(text)
+    result = {
+        "failed": failed,
+        "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "versions": {name: pair.node.run(command).strip() for name, command in VERSIONS.items()},
+        "tallies": [each.as_dict() for each in tallies],
+        "disturbances": [each._asdict() for each in run.disturbances],
+    }
+    _path(scenario, state).write_text(json.dumps(result, indent=1))
+    print(f"== {scenario.name}: {'FAILED' if failed else 'held'}")
+    print(report(run), flush=True)
+
+
+def tallies_of(run: Run) -> list[Tally]:
+    return [tally(kind, run.moments, run.disturbances, SYNC_INTERVAL_S, run.ticks_per_ns) for kind in KINDS]
+
+
+def report(run: Run) -> str:
+    reach_ticks = EXCLUDED_SYNCS * SYNC_INTERVAL_S * 1e9 * run.ticks_per_ns
+    text = [line for each in tallies_of(run) for line in lines(each)]
+    for each in run.disturbances:
+        span_ms = (each.latest - each.earliest) / run.ticks_per_ns / 1e6
+        text.append(f"  {each.what}: within {span_ms:.0f} ms")
+    return "\n".join(text + miss_lines(run.moments, run.disturbances, reach_ticks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
