@@ -72,6 +72,11 @@ class Node:
         await until(lambda: len(self.batches) >= count)
         return self.batches
 
+    def read(self) -> None:
+        """What the event loop calls when something came."""
+        assert self.socket._socket is not None
+        self.socket._read(self.socket._socket)
+
     def send(self, data: bytes) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(data, str(self.folder / SOCKET_NAME))
@@ -253,19 +258,20 @@ async def test_other_nodes_jobs_get_no_segment(node: Node) -> None:
 async def test_a_segment_that_cannot_be_written_is_reported_and_costs_no_other(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody removed the folder of the segments: the daemon names the job, and receives marks as before."""
+    """Somebody put a file in place of the folder of the segments: the daemon names the job, and receives marks as before."""
     job = Job("job", rank=0, world_size=2, runtime_dir=node.folder)
     job.meter.announce()
     await node.delivered()
     (node.folder / "jobs").rmdir()
+    (node.folder / "jobs").write_text("")
     identifier = job_id(os.getuid(), "job", 0)
     node.socket.publish(job_state(identifier))
     job.meter.announce()
 
     assert len(await node.delivered(2)) == 2
     warned = [text for record in caplog.records if "cannot write" in (text := record.getMessage())]
-    path = node.folder / "jobs" / identifier
-    assert warned == [f"job {identifier}: cannot write its segment: [Errno 2] No such file or directory: {str(path)!r}"]
+    path = node.folder / "jobs"
+    assert warned == [f"job {identifier}: cannot write its segment: [Errno 17] File exists: {str(path)!r}"]
 
 
 async def test_an_old_retained_state_is_not_shown_as_news(node: Node) -> None:
@@ -304,6 +310,25 @@ async def test_places_are_open_to_every_user_whatever_the_umask(folder: Path) ->
     assert read_mode(folder / SOCKET_NAME) == 0o666
     assert read_mode(folder / "jobs") == 0o755
     assert read_mode(segment_path(folder, identifier)) == 0o644
+
+
+async def test_a_removed_link_is_made_again_for_ranks_that_run(node: Node) -> None:
+    """A rank goes on as before: what it marks after that arrives, and its segment is where it looks."""
+    job = Job("job", rank=0, world_size=1, node="pod", runtime_dir=node.folder)
+    job.meter.announce()
+    await node.delivered(1)
+    link = node.folder / SOCKET_NAME
+    assert node.socket.restore() is None
+    link.unlink()
+    shutil.rmtree(node.folder / "jobs")
+
+    assert node.socket.restore() == str(link)
+    job.meter.announce()
+    await node.delivered(2)
+    node.socket.publish(job_state(job_id(os.getuid(), "job", 0)))
+    assert segment_path(node.folder, job_id(os.getuid(), "job", 0)).exists()
+    assert stat.S_IMODE(link.stat().st_mode) == 0o666
+    job.close()
 
 
 async def test_the_segment_goes_a_minute_after_the_last_process(node: Node, rank: subprocess.Popen[str]) -> None:
@@ -389,7 +414,7 @@ async def test_one_read_takes_so_many_marks(node: Node) -> None:
     marks = bytes(job_datagram.MAX_MARKS * job_datagram.MARK_SIZE)
     for _ in range(6):
         node.send(job_datagram.encode_header(header, job_datagram.MAX_MARKS) + marks)
-    node.socket._read()
+    node.read()
     at_once = len(node.batches)
     await node.delivered(6)
 
@@ -473,7 +498,7 @@ async def test_many_users_together_have_an_end(node: Node, monkeypatch: pytest.M
     monkeypatch.setattr("timesyncd.daemon.job_socket._peer", lambda _: Peer(1, next(uids)))
     for _ in range(MAX_REQUESTS + 10):
         node.send(encode_request("0" * 16, "bsp"))
-        node.socket._read()
+        node.read()
 
     assert (len(node.requests), node.socket.rejected) == (MAX_REQUESTS, 10)
 

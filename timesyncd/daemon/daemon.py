@@ -22,6 +22,7 @@ from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import grandmaster_verdict
+from timesyncd.daemon.runtime_folder import RuntimeFolder
 from timesyncd.daemon.web_view import WebView
 from timesyncd.driver import AlarmSource, Runner, build_driver
 from timesyncd.errors import ConfigError, Malformed, StoreError
@@ -38,7 +39,6 @@ from timesyncd.findings.node import (
 )
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.clockbound import ClockBoundWriter, suspended_ns
-from timesyncd.ipc.seqlock import SegmentWriter
 from timesyncd.messages.events import CloudEvents
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.jobs import MarkBatch, PolicyRequest
@@ -129,7 +129,8 @@ class Daemon:
         # The drivers first: a failing one, such as a missing secret, stops the start before anything else is opened.
         self._sources = [self._runner(source) for source in config.source]
         self._grandmaster_runners = {each.name: self._runner(each) for each in config.grandmaster}
-        self._segment = self._open_segment(stack)
+        self._folder = RuntimeFolder(runtime_dir)
+        stack.callback(self._folder.close)
         self._clockbound = self._open_clockbound(stack)
         store = self._open_store(stack, config.store)
         incarnation = await asyncio.to_thread(self._next_incarnation, store)
@@ -199,19 +200,6 @@ class Daemon:
         stack.push_async_callback(receiver.close)
         await receiver.open(passed_socket)
         self._parts.alarms = receiver
-
-    def _open_segment(self, stack: AsyncExitStack) -> SegmentWriter:
-        runtime_dir = self._config.node.runtime_dir
-        try:
-            runtime_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-            path = runtime_dir / clock_segment.NAME
-            writer = SegmentWriter(path, clock_segment.MAGIC, clock_segment.LAYOUT_VERSION, clock_segment.WORD_COUNT)
-        except OSError as error:
-            problem = f"the daemon cannot create the clock segment there: {error.strerror}"
-            allowed = "name a folder that the daemon may create or write to"
-            raise ConfigError(f"node.runtime_dir = '{runtime_dir}': {problem}; {allowed}") from error
-        stack.callback(writer.close)
-        return writer
 
     def _open_clockbound(self, stack: AsyncExitStack) -> ClockBoundWriter | None:
         """Raises ConfigError."""
@@ -288,7 +276,7 @@ class Daemon:
     def _write(self, bound: ErrorBound) -> None:
         """To the segments, which jobs read."""
         self._written_bound = bound
-        self._segment.write(clock_segment.encode(bound, self._epoch))
+        self._folder.write(clock_segment.encode(bound, self._epoch))
         if self._clockbound is not None:
             self._clockbound.write(bound)
 
@@ -398,6 +386,7 @@ class Daemon:
         while True:
             self._report_rejected_alarms()
             self._check_suspend()
+            self._restore_runtime_files()
             self._read_leap_table()
             if self._clockbound is not None and self._written_bound is not None:
                 # Its clients' ages stand still in a suspend; only a write makes up for that.
@@ -420,6 +409,20 @@ class Daemon:
         self._leap_table_read_ns = now_ns
         table = leap_table_of(LEAP_SECONDS_LIST)
         self._ensemble.leaps.table = self._publisher.leap_table = table
+
+    def _restore_runtime_files(self) -> None:
+        """Readers that start later find the segments and the job link again."""
+        node, job_socket = self._config.node.name, self._parts.job_socket
+        try:
+            lost = [self._folder.restore(), job_socket.restore() if job_socket is not None else None]
+        except ConfigError as error:
+            self._publisher.set_condition("runtime-file-removed", node, f"not made again: {error}")
+            return
+        self._publisher.set_condition("runtime-file-removed", node, None)
+        for path in filter(None, lost):
+            evidence = f"{path} was removed or replaced, and is made again"
+            log.warning("%s", evidence)
+            self._publisher.add_occurrence("runtime-file-removed", node, evidence)
 
     def _check_suspend(self) -> None:
         before_ns, self._suspended_ns = self._suspended_ns, suspended_ns()

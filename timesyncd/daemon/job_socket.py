@@ -21,6 +21,7 @@ from timesyncd.errors import ConfigError, Malformed
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, Header, decode, decode_request, is_request, job_id
 from timesyncd.ipc.job_segment import JOBS_NAME, MAX_RANKS, JobWriter, Signals, segment_path
+from timesyncd.ipc.seqlock import inode_of
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ class JobSocket:
         self._requesters: set[int] = set()
         self._jobs: dict[str, LocalJob] = {}
         self._warned_ns: int | None = None
+        self._socket: socket.socket | None = None
+        self._inode: tuple[int, int] | None = None
 
     @property
     def delivered(self) -> int:
@@ -111,21 +114,35 @@ class JobSocket:
         """Listen, in the running event loop. Raises ConfigError when the runtime folder does not allow it."""
         path = self._folder / SOCKET_NAME
         try:
-            self._adopt_segments(self._folder / JOBS_NAME)
-            self._socket = _bound_socket(path)
+            self._jobs = self._earlier_jobs() | self._jobs
+            listening = _bound_socket(path)
         except OSError as error:
             problem = f"the daemon cannot listen on {path}: {error.strerror or error}"
             allowed = "name a folder that the daemon may write to"
             raise ConfigError(f"node.runtime_dir = '{self._folder}': {problem}; {allowed}") from error
-        asyncio.get_running_loop().add_reader(self._socket, self._read)
+        self._stop_listening()
+        self._socket, self._inode = listening, inode_of(path)
+        asyncio.get_running_loop().add_reader(listening, self._read, listening)
+
+    def restore(self) -> str | None:
+        """Listen again where the socket was removed or replaced; returns its path. Raises ConfigError, and can be tried again."""
+        path = self._folder / SOCKET_NAME
+        if inode_of(path) == self._inode:
+            return None
+        self.open()
+        return f"{path}"
 
     def close(self) -> None:
         """The segments remain, ageing, for the ranks; the next daemon takes them over."""
-        asyncio.get_running_loop().remove_reader(self._socket)
-        self._socket.close()
+        self._stop_listening()
         for job in self._jobs.values():
             if job.writer is not None:
                 job.writer.close()
+
+    def _stop_listening(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
 
     def publish(self, state: JobState) -> None:
         """Write a job's state to its segment; nothing if it has no ranks on this node."""
@@ -133,7 +150,11 @@ class JobSocket:
         if job is None:
             return
         try:
+            if job.writer is not None and not job.writer.is_in_place:
+                job.writer.close()
+                job.writer = None
             if job.writer is None:
+                self._segments_folder()
                 job.writer = JobWriter(segment_path(self._folder, state.job_id), self._epoch)
             job.writer.write(self._as_of_ns(state), signals_of(state, self._node), state.plan)
         except (OSError, struct.error) as error:
@@ -152,11 +173,15 @@ class JobSocket:
             elif now_boottime_ns - job.alive_ns >= REMOVED_AFTER_NS:
                 self._remove(identifier)
 
-    def _adopt_segments(self, folder: Path) -> None:
+    def _earlier_jobs(self) -> dict[str, LocalJob]:
         """Segments of an earlier daemon keep their inode, so ranks that have them open continue to read."""
+        return {path.name: LocalJob(self._clocks.boottime_ns()) for path in self._segments_folder().iterdir()}
+
+    def _segments_folder(self) -> Path:
+        folder = self._folder / JOBS_NAME
         folder.mkdir(mode=0o755, exist_ok=True)
         folder.chmod(0o755)
-        self._jobs = {path.name: LocalJob(self._clocks.boottime_ns()) for path in folder.iterdir()}
+        return folder
 
     def _remove(self, identifier: str) -> None:
         job = self._jobs.pop(identifier)
@@ -164,7 +189,7 @@ class JobSocket:
             job.writer.close()
         segment_path(self._folder, identifier).unlink(missing_ok=True)
 
-    def _read(self) -> None:
+    def _read(self, listening: socket.socket) -> None:
         """A few at once, so that a flood of datagrams, or of marks, leaves the event loop time for the clocks."""
         marks = 0
         for _ in range(_MAX_DATAGRAMS_A_CALL):
@@ -172,7 +197,7 @@ class JobSocket:
                 return
             try:
                 # Room for the credentials only: the kernel drops passed file descriptors.
-                data, ancillary, flags, _ = self._socket.recvmsg(_MAX_DATAGRAM, socket.CMSG_SPACE(_CREDENTIALS.size))
+                data, ancillary, flags, _ = listening.recvmsg(_MAX_DATAGRAM, socket.CMSG_SPACE(_CREDENTIALS.size))
             except BlockingIOError:
                 return
             marks += self._process(data, _peer(ancillary), bool(flags & socket.MSG_TRUNC))

@@ -338,6 +338,11 @@ CATALOGUE: dict[str, FindingKind] = {
         "the store cannot write the history",
         "free disk space or repair the database; polling and the clock segment continue",
     ),
+    "runtime-file-removed": FindingKind(
+        "warning",
+        "somebody removed or replaced what the daemon serves to training jobs in its runtime folder",
+        "find out what cleans that folder; where the daemon cannot make it again, restart the service",
+    ),
     "broker-lost": FindingKind(
         "warning",
         "the daemon cannot reach the MQTT broker",

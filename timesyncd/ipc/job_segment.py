@@ -341,6 +341,11 @@ class JobWriter:
         self._epoch = epoch
         self._segment = SegmentWriter(path, *_SEGMENT)
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether nobody removed or replaced its file."""
+        return self._segment.is_in_place
+
     def write(self, as_of_ns: int, signals: Signals, plan: Plan) -> None:
         """Raises struct.error, and writes nothing, for a number that does not fit 64 bits."""
         self._segment.write(encode_segment(self._epoch, as_of_ns, signals, plan))

@@ -8,8 +8,10 @@ accepts a copy only if the generation did not change around it *and* the checksu
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import stat
 import struct
 import time
 import zlib
@@ -28,11 +30,23 @@ def checksum(generation: int, words: Sequence[int]) -> int:
     return zlib.crc32(struct.pack(f"<{len(words) + 1}q", generation, *words))
 
 
+def inode_of(path: Path) -> tuple[int, int] | None:
+    """Device and inode of what the path names; None: nothing, or it cannot be known."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _map(path: Path, size: int, flags: int) -> tuple[memoryview, tuple[int, int]]:
-    fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    """Without O_NONBLOCK a FIFO at that path would block for ever."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
     try:
         writable = flags & os.O_ACCMODE == os.O_RDWR
         status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileExistsError(errno.EEXIST, "it is no regular file; remove it", str(path))
         if status.st_size < size:
             if not writable:
                 raise ValueError(f"{path}: the file has {status.st_size} bytes, but the layout needs {size}")
@@ -57,19 +71,26 @@ class SegmentWriter:
     def __init__(self, path: Path, magic: int, layout_version: int, word_count: int) -> None:
         self._count = word_count
         self._header = (magic, layout_version, (PAYLOAD + word_count) * _WORD)
-        self._words, _ = _map(path, self._header[2], os.O_RDWR | os.O_CREAT)
+        self._path = path
+        self._words, self._inode = _map(path, self._header[2], os.O_RDWR | os.O_CREAT)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its path still names this file: nobody removed or replaced it, so new readers find it."""
+        return inode_of(self._path) == self._inode
 
     def write(self, payload: Sequence[int]) -> None:
-        """Publish `word_count` signed 64-bit words."""
+        """Publish `word_count` signed 64-bit words. Raises struct.error, and writes nothing, for one that does not fit."""
         if len(payload) != self._count:
             raise ValueError(f"the payload has {len(payload)} words, but the layout needs {self._count}")
         words = self._words
         odd = (words[GENERATION] + 1) | 1
+        new_checksum = checksum(odd + 1, payload)
         words[GENERATION] = odd
         words[MAGIC], words[VERSION], words[SIZE] = self._header
         for index, word in enumerate(payload, PAYLOAD):
             words[index] = word
-        words[CHECKSUM] = checksum(odd + 1, payload)
+        words[CHECKSUM] = new_checksum
         words[GENERATION] = odd + 1
 
     def close(self) -> None:
@@ -125,10 +146,9 @@ class SegmentReader:
         if now_ns - self._remapped_ns < _REMAP_INTERVAL_NS:
             return
         self._remapped_ns = now_ns
+        if (inode := inode_of(self._path)) is None or inode == self._inode:
+            return
         try:
-            status = self._path.stat()
-            if (status.st_dev, status.st_ino) == self._inode:
-                return
             words, inode = _map(self._path, self._header[2], os.O_RDONLY)
         except (OSError, ValueError):
             return
