@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from chain import Instant
 from samples import GRANDMASTER_IDENTITY, HEALTHY
 
 from timesyncd.clocks import NS_PER_S
@@ -34,3 +36,15 @@ def ptp_sample(row: TraceRow, last_ns: int) -> ClockSample:
         delay_responses_received=None,
         frequency_ppb=None if row.freq_ppb is None else -row.freq_ppb,
     )
+
+
+def sampled(instants: Iterable[Instant]) -> Iterator[tuple[Instant, ClockSample | None]]:
+    """Each instant with its sample; None: there is none, or ptp4l shows the Sync of the last one."""
+    last: TraceRow | None = None
+    for instant in instants:
+        row, sample = instant.row, None
+        if instant.is_reading and row.offset_ns is not None and row.path_delay_ns is not None:
+            if last is not None and row.port_state is PortState.SLAVE and row.offset_ns != last.offset_ns:
+                sample = ptp_sample(row, last.t_ns)
+            last = row
+        yield instant, sample

@@ -72,6 +72,11 @@ class Judgement:
     utc_stat: Tally = field(default_factory=Tally)
     between: Tally = field(default_factory=Tally)
 
+    @property
+    def median_width_ns(self) -> float | None:
+        """Of the bound against the grandmaster; where the scenario has none, of that against UTC."""
+        return self.gm_hard.median_width_ns if self.gm_hard.judged else self.utc_hard.median_width_ns
+
     def count(self, instant: Instant | HardwareInstant, at_ns: int, replayed: ReplayedRow) -> None:
         if instant.blind:
             return

@@ -28,8 +28,6 @@ MIDNIGHT_S = 1_830_297_600
 MIDNIGHT_NS = MIDNIGHT_S * NS_PER_S
 TAI_OFFSET_S = 37
 
-PATH_NS = 10_000
-CLOCK_ERROR_NS = 3_000
 BOOT_NS = 900_000 * NS_PER_S
 
 
@@ -41,7 +39,8 @@ class LeapScenario:
     clock instead (kernel_leap 0); None: never. `adopts`: ptp4l removes the new UTC offset at once, as 4.x does; 3.1.1 goes on
     with the old one, or (`keeps_offset`) took the new one over and keeps it, and steps the clock back at `restored_s`. At `corrected_s` the
     grandmaster announces the former offset again. `hardware`: ptp4l steers a PHC on TAI, against which the system clock is read; `read_at_sync`: by ptp4l's driver. `ntp`: a
-    server that leaps, or one that spreads the second over the day around it.
+    server that leaps, or one that spreads the second over the day around it. The daemon polls `poll_s` after each whole second;
+    CLOCK_REALTIME is off by `clock_error_ns`.
     """
 
     truth: Leap
@@ -59,6 +58,50 @@ class LeapScenario:
     corrected_s: float = math.inf
     ntp: Literal["none", "steps", "smears"] = "none"
     table: LeapTable | None = None
+    path_ns: int = 10_000
+    clock_error_ns: int = 3_000
+    poll_s: float = 0.5
+
+
+KNOWN = LeapTable(((0, 36), (1_483_228_800, 37), (MIDNIGHT_S, 38)), MIDNIGHT_S + 10**7)
+DELETED = LeapTable(((0, 36), (1_483_228_800, 37), (MIDNIGHT_S, 36)), MIDNIGHT_S + 10**7)
+
+#: They keep the assumptions: no interval that a client gets excludes the truth.
+LEAP_SCENARIOS = {
+    "inserted": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1, table=KNOWN),
+    "inserted, no table": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1),
+    "inserted, ptp4l 3.1.1": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1, adopts=False, table=KNOWN),
+    "inserted, ptp4l 3.1.1 steps": LeapScenario(
+        Leap.INSERT, Leap.INSERT, -1, 1, adopts=False, restored_s=20, table=KNOWN
+    ),
+    "deleted": LeapScenario(Leap.DELETE, Leap.DELETE, 1, -1, table=DELETED),
+    "announced falsely": LeapScenario(Leap.NONE, Leap.INSERT, -1, 0),
+    "announced falsely, flag stuck": LeapScenario(Leap.NONE, Leap.INSERT, -1, 0, cleared_s=10**6),
+    "announced falsely, UTC offset follows": LeapScenario(Leap.NONE, Leap.INSERT, -1, 1),
+    "announced falsely, UTC offset follows, is corrected": LeapScenario(Leap.NONE, Leap.INSERT, -1, 1, corrected_s=20),
+    "the same, and ptp4l 3.1.1 keeps it": LeapScenario(
+        Leap.NONE, Leap.INSERT, -1, 1, corrected_s=20, keeps_offset=True
+    ),
+    "the kernel does not step": LeapScenario(Leap.INSERT, Leap.INSERT, 0, 1, servo_steps_s=30, table=KNOWN),
+    "the kernel does not step, nor anything else": LeapScenario(Leap.INSERT, Leap.INSERT, 0, 1, table=KNOWN),
+    "the daemon died before": LeapScenario(Leap.INSERT, Leap.INSERT, 0, 1, daemon_dies_s=-20, table=KNOWN),
+    "both flags": LeapScenario(Leap.INSERT, Leap.BOTH, 0, 1, table=KNOWN),
+    "hardware stamps": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1, hardware=True, table=KNOWN),
+    "hardware stamps, deleted": LeapScenario(Leap.DELETE, Leap.DELETE, 1, -1, hardware=True, table=DELETED),
+    "hardware stamps, no step": LeapScenario(Leap.INSERT, Leap.INSERT, 0, 1, hardware=True, table=KNOWN),
+    "hardware stamps, falsely": LeapScenario(Leap.NONE, Leap.INSERT, -1, 0, hardware=True),
+    "read at each Sync": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1, hardware=True, read_at_sync=True, table=KNOWN),
+    "read at each Sync, deleted": LeapScenario(
+        Leap.DELETE, Leap.DELETE, 1, -1, hardware=True, read_at_sync=True, table=DELETED
+    ),
+    "read at each Sync, no step": LeapScenario(
+        Leap.INSERT, Leap.INSERT, 0, 1, hardware=True, read_at_sync=True, table=KNOWN
+    ),
+    "read at each Sync, falsely": LeapScenario(Leap.NONE, Leap.INSERT, -1, 0, hardware=True, read_at_sync=True),
+    "an NTP server that leaps too": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1, ntp="steps", table=KNOWN),
+    "an NTP server that smears": LeapScenario(Leap.INSERT, Leap.INSERT, -1, 1, ntp="smears", table=KNOWN),
+    "not announced, but known": LeapScenario(Leap.INSERT, Leap.NONE, 0, 1, cleared_s=2, table=KNOWN),
+}
 
 
 class LeapWorld:
@@ -88,7 +131,7 @@ class LeapWorld:
         return BOOT_NS + round(self.now_s * NS_PER_S)
 
     def realtime_ns(self) -> int:
-        return MIDNIGHT_NS + round((self.now_s + self.stepped_s) * NS_PER_S) + CLOCK_ERROR_NS
+        return MIDNIGHT_NS + round((self.now_s + self.stepped_s) * NS_PER_S) + self.scenario.clock_error_ns
 
     def tai_ns(self, at_s: float | None = None) -> int:
         return MIDNIGHT_NS + round(((self.now_s if at_s is None else at_s) + TAI_OFFSET_S) * NS_PER_S)
@@ -105,7 +148,7 @@ class LeapWorld:
         return {before} if at_s < first_s or not change else {before, after} if at_s < last_s else {after}
 
     def step(self) -> None:
-        """A quarter of a second passes; on the whole second the daemon polls."""
+        """A quarter of a second passes; once a second the daemon polls."""
         self.now_s += 0.25
         scenario = self.scenario
         leap_s = -1 if scenario.kernel_s > 0 else 0
@@ -115,7 +158,9 @@ class LeapWorld:
             self.stepped_s = -scenario.truth.change_s
         if scenario.restored_s is not None and self.stepped_s and self.now_s >= scenario.restored_s:
             self.stepped_s = 0
-        if self.now_s % 1 == 0.5 and (scenario.daemon_dies_s is None or self.now_s < scenario.daemon_dies_s):
+        if self.now_s % 1 == scenario.poll_s and (
+            scenario.daemon_dies_s is None or self.now_s < scenario.daemon_dies_s
+        ):
             self._poll()
 
     def _poll(self) -> None:
@@ -158,7 +203,7 @@ class LeapWorld:
             ingress_time_ns=self.tai_ns() if self.scenario.hardware else self.realtime_ns(),
             clock="phc:0" if self.scenario.hardware else "realtime",
             offset_ns=0 if self.scenario.hardware else self._software_offset_ns(),
-            path_delay_ns=PATH_NS,
+            path_delay_ns=self.scenario.path_ns,
             sync_interval_ns=NS_PER_S,
             delay_interval_ns=NS_PER_S,
             delay_requests_sent=self._count,

@@ -16,21 +16,39 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
+from boundary_clocks import KEEPING_BOUNDARY_CLOCKS, judged_boundary_clock, replayed_boundary_clock
+from chain import Instant
 from hardware_chain import BOOTTIME_EPOCH_NS
 from hardware_judging import judged_hardware, replayed_hardware
 from hardware_scenarios import HARDWARE_BY_NAME, KEEPING_HARDWARE
 from judging import Judgement, judged, replayed
+from leap_judging import judged_leap, leap_claims
+from leap_world import LEAP_SCENARIOS, contains
 from scenarios import BY_NAME, KEEPING
+from second_sources import KEEPING_SECOND_SOURCES, judged_second_source, replayed_second_source
+
+from timesyncd.model.replay import ReplayedRow
 
 SECONDS = 1_800
 
-NAMES = [scenario.name for scenario in KEEPING] + [scenario.name for scenario in KEEPING_HARDWARE]
+#: How the name of a leap second's scenario begins.
+LEAP = "leap: "
+
+NAMES = [
+    *(scenario.name for scenario in KEEPING),
+    *(scenario.name for scenario in KEEPING_HARDWARE),
+    *KEEPING_BOUNDARY_CLOCKS,
+    *KEEPING_SECOND_SOURCES,
+    *(f"{LEAP}{name}" for name in LEAP_SCENARIOS),
+]
 
 
 class Line(NamedTuple):
     """
     One seed: its rows whose truth was outside the hard bound, the largest |truth| / bound, the time of that row, and the
-    median bound against the grandmaster (None: there was none).
+    median bound against the grandmaster, or else UTC (None: there was none).
     """
 
     scenario: str
@@ -57,12 +75,18 @@ def soak(job: tuple[str, int]) -> Line:
     tallies = [judgement.gm_hard, judgement.utc_hard, judgement.between]
     worst = max(tallies, key=lambda tally: tally.worst)
     misses = sum(tally.misses for tally in tallies)
-    return Line(name, seed, misses, round(worst.worst, 4), worst.at_ns, judgement.gm_hard.median_width_ns)
+    return Line(name, seed, misses, round(worst.worst, 4), worst.at_ns, judgement.median_width_ns)
 
 
 def _judged(name: str, seed: int) -> Judgement:
     if name in HARDWARE_BY_NAME:
         return judged_hardware(HARDWARE_BY_NAME[name], seed)
+    if name.startswith(LEAP):
+        return judged_leap(name.removeprefix(LEAP), seed)
+    if name in KEEPING_BOUNDARY_CLOCKS:
+        return judged_boundary_clock(name, seed)
+    if name in KEEPING_SECOND_SOURCES:
+        return judged_second_source(name, seed)
     return judged(BY_NAME[name], seed, SECONDS)
 
 
@@ -115,10 +139,13 @@ def show(name: str, seed: int) -> None:
     if name in HARDWARE_BY_NAME:
         show_hardware(name, seed)
         return
+    if name.startswith(LEAP):
+        show_leap(name.removeprefix(LEAP), seed)
+        return
     print(
         "t_s,offset_ns,path_delay_ns,freq_ppb,port_state,gm_error_ns,gm_hard_ns,gm_stat_ns,utc_error_ns,utc_hard_ns,mark"
     )
-    for instant, row in replayed(BY_NAME[name], seed, SECONDS):
+    for instant, row in _replayed(name, seed):
         row_in = instant.row
         missed = row.gm_hard_ns is not None and abs(instant.gm_error_ns) > row.gm_hard_ns
         cells = [
@@ -127,6 +154,24 @@ def show(name: str, seed: int) -> None:
             round(instant.utc_error_ns), row.utc_hard_ns, ("!" if missed else "") + ("?" if instant.blind else ""),
         ]  # fmt: skip
         print(*("" if cell is None else cell for cell in cells), sep=",")
+
+
+def _replayed(name: str, seed: int) -> Iterator[tuple[Instant, ReplayedRow]]:
+    if name in KEEPING_BOUNDARY_CLOCKS:
+        return replayed_boundary_clock(name, seed)
+    if name in KEEPING_SECOND_SOURCES:
+        return replayed_second_source(name, seed)
+    return replayed(BY_NAME[name], seed, SECONDS)
+
+
+def show_leap(name: str, seed: int) -> None:
+    """Seconds from midnight; the errors of both ends in ns, which are unknown where the client claims nothing."""
+    print("at_s,reference,ago_s,earliest_error_ns,latest_error_ns,mark")
+    for claim in leap_claims(name, seed):
+        truth, (earliest, latest, *_) = min(claim.truths), claim.interval
+        ends = ("", "") if earliest is None or latest is None else (str(earliest - truth), str(latest - truth))
+        mark = "" if contains(claim.interval, claim.truths) else "!"
+        print(claim.at_s, claim.reference.name, claim.ago_s, *ends, mark, sep=",")
 
 
 def show_hardware(name: str, seed: int) -> None:

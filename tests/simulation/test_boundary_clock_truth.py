@@ -1,58 +1,28 @@
-"""
-A boundary clock (T-BC) that lost its own parent and goes on announcing the grandmaster's class 6, against the truth.
-
-The chain's own grandmaster is the boundary clock here, and true time is the grandmaster behind it: the node measures the
-one and wants the other.
-"""
+"""A boundary clock (T-BC) that hides its holdover, against the truth: `boundary_clocks` states what is simulated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
-from chain import Chain, Instant
-from chain_samples import ptp_sample
-from grandmaster_clock import GrandmasterSpec
-from scenarios import Scenario
+from boundary_clocks import (
+    KEEPING_BOUNDARY_CLOCKS,
+    SECONDS,
+    BoundaryClockScenario,
+    ensemble,
+    judged_boundary_clock,
+    published,
+)
+from chain import Instant
 
 from timesyncd.bound import ErrorBound, Reason
-from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.ensemble import Ensemble
-from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.sample import PortState
 
-SECONDS = 900
-LOST_S = 300.0
-
-BOUNDARY_CLOCK = "0011aa.fffe.bbccdd"
-
-#: Its oscillator leaves the grandmaster by 10 ns a second: 6 us at the end, below `grandmaster_rate_ppb`.
-DRIFT_PPB = 10.0
-
-FAULTY = Scenario(
-    "boundary clock in holdover",
-    False,
-    grandmaster=GrandmasterSpec(loses_reference_s=LOST_S, drift_ppb=DRIFT_PPB, lies=True),
-)
-
-
-def ensemble(error_ns: int | None) -> Ensemble:
-    source = SourceSettings(step_tolerance_ns=0, boundary_clock_error_ns=error_ns)
-    return Ensemble({"ptp": EnsembleSettings(source)})
+FAULTY = BoundaryClockScenario("boundary clock in holdover")
 
 
 def judged(model: Ensemble, seed: int) -> Iterator[tuple[Instant, ErrorBound]]:
-    bound, last = None, None
-    for instant in Chain(FAULTY, seed, SECONDS).instants():
-        row = instant.row
-        if instant.is_reading and row.offset_ns is not None and row.path_delay_ns is not None:
-            if last is not None and row.port_state is PortState.SLAVE and row.offset_ns != last.offset_ns:
-                sample = replace(ptp_sample(row, last.t_ns), steps_removed=2, parent_identity=BOUNDARY_CLOCK)
-                bound = model.accept(sample).bound or bound
-            last = row
-        if bound is not None:
-            yield instant, bound
+    return ((instant, bound) for instant, bound in published(FAULTY, model, seed) if bound is not None)
 
 
 def outside(model: Ensemble, seed: int) -> tuple[int, int]:
@@ -69,7 +39,17 @@ def outside(model: Ensemble, seed: int) -> tuple[int, int]:
 @pytest.mark.parametrize("seed", range(3))
 def test_an_error_that_covers_the_boundary_clock_s_holdover_bounds_the_node(seed: int) -> None:
     """`boundary_clock_error_ns` has to hold what the boundary clock does in holdover, and not what it does while locked."""
-    assert outside(ensemble(round(DRIFT_PPB * (SECONDS - LOST_S)) + 100), seed) == (0, 0)
+    assert outside(ensemble(round(FAULTY.drift_ppb * (SECONDS - FAULTY.lost_s)) + 100), seed) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", KEEPING_BOUNDARY_CLOCKS)
+def test_the_truth_is_within_the_bound_against_the_grandmaster_behind(name: str, seed: int) -> None:
+    """Where the configured error covers the holdover, and where the poller of the boundary clock sees it."""
+    judgement = judged_boundary_clock(name, seed)
+
+    assert max(judgement.gm_hard.worst, judgement.between.worst) <= 1
+    assert judgement.gm_hard.given_share > 0.9
 
 
 @pytest.mark.parametrize("seed", range(3))
