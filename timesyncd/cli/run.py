@@ -20,6 +20,7 @@ def run(args: Namespace) -> int:
     import os
 
     from timesyncd.daemon.daemon import Daemon
+    from timesyncd.daemon.log_limits import limit_library_logs
 
     config = load_config(args)
     under_systemd = "JOURNAL_STREAM" in os.environ
@@ -27,6 +28,7 @@ def run(args: Namespace) -> int:
         level=logging.INFO,
         format="%(levelname)s %(message)s" if under_systemd else "%(asctime)s %(levelname)s %(message)s",
     )
+    limit_library_logs()
     # Objects that exist after the start live as long as the daemon: a collection over them would block it for about 70
     # ms.
     return asyncio.run(_until_signal(Daemon(config).run(ready=gc.freeze)))
