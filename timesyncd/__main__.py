@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from timesyncd.cli._journal import print_error
 from timesyncd.errors import ConfigError, TimesyncdError
 
 COMMANDS = (
@@ -60,13 +61,10 @@ def _run(argv: Sequence[str] | None) -> int:
         if (error.name or "").split(".")[0] not in NEEDS_EXTRA:
             raise
         extras = _EXTRAS.get(args.command, "daemon")
-        print(
-            f"timesyncd {args.command}: the package {error.name} is missing: pip install 'timesyncd[{extras}]'",
-            file=sys.stderr,
-        )
+        print_error(f"timesyncd {args.command}: the package {error.name} is missing: pip install 'timesyncd[{extras}]'")
         return 2
     except TimesyncdError as error:
-        print(f"timesyncd: {error}", file=sys.stderr)
+        print_error(f"timesyncd: {error}")
         return 2 if isinstance(error, ConfigError) else 1
     return status
 

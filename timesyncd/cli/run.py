@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Coroutine
 
 from timesyncd.cli._common import add_config_argument, load_config
+from timesyncd.cli._journal import JournalFormatter, is_journal, log_unexpected
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -17,17 +18,19 @@ def run(args: Namespace) -> int:
     import asyncio
     import gc
     import logging
-    import os
+    import sys
 
     from timesyncd.daemon.daemon import Daemon
     from timesyncd.daemon.log_limits import limit_library_logs
 
+    handler = logging.StreamHandler()
+    if is_journal(sys.stderr):
+        handler.setFormatter(JournalFormatter("%(levelname)s %(message)s"))
+        sys.excepthook = log_unexpected
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     config = load_config(args)
-    under_systemd = "JOURNAL_STREAM" in os.environ
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(levelname)s %(message)s" if under_systemd else "%(asctime)s %(levelname)s %(message)s",
-    )
     limit_library_logs()
     # Objects that exist after the start live as long as the daemon: a collection over them would block it for about 70
     # ms.

@@ -1,0 +1,55 @@
+"""The lines that a program writes to systemd's journal, with the priority that `journalctl -p` selects by (sd-daemon(3))."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from types import TracebackType
+from typing import TextIO
+
+log = logging.getLogger(__name__)
+
+ERROR = 3
+_WARNING = 4
+_INFORMATION = 6
+_DEBUG = 7
+
+
+def is_journal(stream: TextIO) -> bool:
+    """Whether systemd connected this stream with its journal: JOURNAL_STREAM of systemd.exec(5) names its device and inode."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # closed, or no file
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def with_priority(text: str, priority: int) -> str:
+    """Each line with its prefix: the journal makes an entry of each line."""
+    return "\n".join(f"<{priority}>{line}" for line in text.splitlines())
+
+
+def print_error(text: str) -> None:
+    """One line on standard error; in the journal it is an error."""
+    print(with_priority(text, ERROR) if is_journal(sys.stderr) else text, file=sys.stderr)
+
+
+class JournalFormatter(logging.Formatter):
+    """A record as the journal takes it: the journal has the time, and `journalctl -p` the level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return with_priority(super().format(record), _priority(record.levelno))
+
+
+def log_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """For `sys.excepthook`: the interpreter would write the traceback without priorities."""
+    log.critical("unexpected failure", exc_info=(kind, error, trace))
+
+
+def _priority(level: int) -> int:
+    if level >= logging.ERROR:
+        return ERROR
+    if level >= logging.WARNING:
+        return _WARNING
+    return _INFORMATION if level >= logging.INFO else _DEBUG
