@@ -13,7 +13,7 @@ from pathlib import Path
 
 from timesyncd.errors import ConfigError
 from timesyncd.ipc import clock_segment
-from timesyncd.ipc.seqlock import SegmentWriter, inode_of
+from timesyncd.ipc.seqlock import SegmentWriter, inode_of, make_folder
 
 
 class RuntimeFolder:
@@ -56,7 +56,7 @@ class RuntimeFolder:
 
     def _open(self) -> None:
         try:
-            self._path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            make_folder(self._path)
             if inode_of(self._path) != self._inode:
                 self._take_lock()
             self._segment = SegmentWriter(

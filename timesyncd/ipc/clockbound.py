@@ -20,6 +20,7 @@ from pathlib import Path
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, status_at
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import ConfigError
+from timesyncd.ipc.seqlock import make_folder
 
 MAGIC = (0x414D5A4E, 0x43420200)
 LAYOUT_VERSION = 2
@@ -109,7 +110,7 @@ class ClockBoundWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         if not path.exists():
             _create(path)
         self._words = _map(path)

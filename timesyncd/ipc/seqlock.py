@@ -39,6 +39,15 @@ def inode_of(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+def make_folder(path: Path) -> None:
+    """Create a missing folder and its missing parents, which every user may enter whatever the umask is. Raises OSError."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    path.chmod(0o755)
+
+
 def _map(path: Path, size: int, flags: int) -> tuple[memoryview, tuple[int, int]]:
     """Without O_NONBLOCK a FIFO at that path would block for ever."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
