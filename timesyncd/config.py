@@ -5,9 +5,11 @@ what is allowed.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
+import stat
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -37,7 +39,8 @@ from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.grandmaster import HoldoverCurve
 from timesyncd.training.policy.text import parse_policy
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 #: In ns, and for rates in ppb. A bound of 1 000 s has no use, and sums of larger numbers exceed the 64 bits of segment
 #: and messages.
@@ -48,6 +51,27 @@ class Section(BaseModel):
     """A table of the file; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+#: A configuration, a secret, a certificate or a table is far smaller.
+MAX_FILE_BYTES = 1 << 20
+
+
+def read_file(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """
+    A regular file, of limited size: a FIFO would never end, and a device never be whole. Raises OSError.
+    """
+    with open(path, "rb", opener=_open_without_waiting) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        data = opened.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes")
+    return data
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 class SecretSettings(Section):
@@ -70,9 +94,11 @@ class SecretSettings(Section):
         if self.env is not None and self.env not in os.environ:
             raise ConfigError(f"secret: environment variable {self.env} is not set")
         try:
-            return SecretStr(self.file.read_text().rstrip("\n") if self.file else os.environ[self.env or ""])
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"secret: {self.file} cannot be read: {error}") from error
+            return SecretStr(read_file(self.file).decode().rstrip("\n") if self.file else os.environ[self.env or ""])
+        except OSError as error:
+            raise ConfigError(f"secret: {self.file} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"secret: {self.file} is no text in UTF-8") from error
 
 
 class SnmpUserSettings(Section):
@@ -330,8 +356,8 @@ class BoundSettings(Section):
     path_minimum_ns: Nanoseconds = _ASSUMED.path_minimum_ns
     grandmaster_holdover_budget_ns: Nanoseconds = _ASSUMED.grandmaster_holdover_budget_ns
     utc_offset_s: int = _ASSUMED.utc_offset_s
-    holdover_after_ns: Annotated[int, Field(gt=0)] = DEFAULT_HOLDOVER_AFTER_NS
-    void_after_ns: Annotated[int, Field(gt=0)] = DEFAULT_VOID_AFTER_NS
+    holdover_after_ns: Annotated[int, Field(gt=0, le=10**14)] = DEFAULT_HOLDOVER_AFTER_NS
+    void_after_ns: Annotated[int, Field(gt=0, le=10**14)] = DEFAULT_VOID_AFTER_NS
 
     def ensemble_settings(self) -> EnsembleSettings:
         """The same values for the model."""
@@ -457,12 +483,12 @@ OptionsOf = Callable[[str], type[BaseModel]]
 def load(path: Path, options_of: OptionsOf) -> Config:
     """Read the file. Raises ConfigError with one line for the first thing that is wrong."""
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(read_file(path).decode())
     except OSError as error:
         hint = "; create it, or give another path with --config" if isinstance(error, FileNotFoundError) else ""
         raise ConfigError(f"{path}: cannot be read: {error.strerror}{hint}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # tomllib passes on what int() and the stack refuse
+        raise ConfigError(f"{path}: not valid TOML: {str(error).partition(';')[0]}") from error
     return parse(data, options_of, str(path))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -220,6 +221,39 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ConfigError, match="cannot be read: No such file or directory; create it, or give another path with --config"
     ):
         config.load(tmp_path / "none.toml", options_of)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("a = " + "[" * 3_000 + "]" * 3_000, "recursion"),
+        ("a = " + "9" * 5_000, "4300 digits"),
+        ("a = 1 " * 200_000, "larger"),
+    ],
+    ids=["nested arrays", "a long number", "a megabyte"],
+)
+def test_what_the_parser_cannot_take_is_one_line(tmp_path: Path, content: str, why: str) -> None:
+    """
+    It names the file, and no traceback follows.
+    """
+    path = tmp_path / "t.toml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=why) as caught:
+        config.load(path, options_of)
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_secret_in_what_is_no_file_is_reported_at_once(tmp_path: Path) -> None:
+    """
+    A FIFO would wait for ever, and /dev/zero has no end.
+    """
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (fifo, Path("/dev/zero"), tmp_path):
+        with pytest.raises(ConfigError, match=f"secret: {path} cannot be read: "):
+            config.SecretSettings(file=path).reveal()
 
 
 def test_a_secret_is_never_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from timesyncd.bound import ErrorBound
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, SystemClocks, boot_id, time_namespace
-from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings
+from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings, read_file
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.node_state import NodeView
@@ -490,7 +490,7 @@ class Daemon:
 def leap_table_of(path: Path) -> LeapTable | None:
     """The leap seconds that this file has; None, with a log line unless it does not exist, where it cannot be used."""
     try:
-        return parse_leap_seconds(path.read_text())
+        return parse_leap_seconds(read_file(path).decode())
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, Malformed) as error:

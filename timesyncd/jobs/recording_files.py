@@ -6,6 +6,8 @@ daemon's HTTP API.
 from __future__ import annotations
 
 import os
+import re
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from pydantic import ValidationError
 from timesyncd.bound import Bound
 from timesyncd.client.api import get_json
 from timesyncd.client.meter import LENGTH
-from timesyncd.config import validation_text
+from timesyncd.config import NAME_PATTERN, read_file, validation_text
 from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
@@ -33,6 +35,9 @@ REQUESTS = kinds_with(Trait.REQUEST)
 #: The most marks that are read of a job, the newest: ten minutes of steps of 100 ms with ten synchronizations each, of
 #: eight ranks.
 MAX_RECORDING_MARKS = 500_000
+
+#: Larger than any that is written (`client.meter.MAX_RECORD_BYTES`).
+MAX_RECORDING_BYTES = 1 << 31
 
 #: Synchronizations that are joined at a time: they come in fewer batches of each rank, with the one before each, than a
 #: hub remembers.
@@ -101,7 +106,7 @@ def load(path: Path) -> Recording:
 def read_document(path: Path) -> Recording:
     """Read a RecordingMessage as JSON. Raises TraceError."""
     try:
-        return RecordingMessage.model_validate_json(path.read_bytes()).recording()
+        return RecordingMessage.model_validate_json(read_file(path, MAX_RECORDING_BYTES)).recording()
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     except ValidationError as error:
@@ -140,7 +145,7 @@ def _read(path: Path) -> RankFile | None:
 def _bytes(path: Path) -> bytes:
     """Raises TraceError."""
     try:
-        return path.read_bytes()
+        return read_file(path, MAX_RECORDING_BYTES)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
 
@@ -336,6 +341,17 @@ def _feed(jobs: Jobs, part: _FilePart, parts: _Parts) -> None:
         jobs.accept(_batch(part, number, marks), 0)
 
 
+def node_name(label: str) -> str:
+    """
+    A rank may call its node anything; a name that messages do not allow keeps what they do, and a part that keeps two
+    such labels apart.
+    """
+    if re.fullmatch(NAME_PATTERN, label):
+        return label
+    kept = re.sub("[^A-Za-z0-9._-]+", "-", label).lstrip("._-")[:48]
+    return f"{kept or 'node'}-{zlib.crc32(label.encode(errors='replace')):08x}"
+
+
 def _batch(part: _FilePart, number: int, marks: Sequence[Mark]) -> MarkBatch:
     """
     The batch that the node's daemon would have published, with these marks only. Its bounds are of the time at which
@@ -343,7 +359,7 @@ def _batch(part: _FilePart, number: int, marks: Sequence[Mark]) -> MarkBatch:
     """
     datagram, header = part.datagrams[number], part.datagrams[number].header
     batch = MarkBatch.of(
-        header, marks, node=header.node, incarnation=1, sequence=number, uid=os.getuid(), pid=part.file.pid
+        header, marks, node=node_name(header.node), incarnation=1, sequence=number, uid=os.getuid(), pid=part.file.pid
     )
     if len(marks) == len(datagram.marks) or not marks:
         return batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from timesyncd.config import MqttSettings
+from timesyncd.config import MqttSettings, read_file
 from timesyncd.errors import ConfigError
 
 
@@ -62,6 +62,6 @@ def _load_own_certificate(context: ssl.SSLContext, certificate: Path, key: Path)
 
 def _require_readable(name: str, path: Path) -> None:
     try:
-        path.read_bytes()
+        read_file(path)
     except OSError as error:
         raise ConfigError(f"mqtt.{name} = '{path}': cannot be read: {error.strerror}") from error

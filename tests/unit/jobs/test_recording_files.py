@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,14 @@ from timesyncd.audit.build import report
 from timesyncd.audit.measured import measured
 from timesyncd.bound import ClockStatus
 from timesyncd.client.meter import Meter, Recorder
+from timesyncd.config import NAME_PATTERN
 from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import MARK_SIZE, Header, Kind, encode_header, job_id, pack_mark, split_step
 from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs import recording_files
 from timesyncd.jobs.arrivals import StepMark
 from timesyncd.jobs.recording import Recording, RecordingMessage, positions
-from timesyncd.jobs.recording_files import load
+from timesyncd.jobs.recording_files import load, node_name
 
 
 def header_of(rank: int, world_size: int = 2, name: str = "train") -> Header:
@@ -405,3 +407,31 @@ def test_a_run_that_one_node_did_not_record_is_not_mixed_with_another(tmp_path: 
             next(tmp_path.glob(f"rank-{rank}-{os.getpid()}-*.marks")).rename(tmp_path / f"rank-{rank}-{run + 1}.marks")
 
     assert sorted(load(tmp_path).ranks) == [0]
+
+
+def test_a_node_may_have_any_name(tmp_path: Path) -> None:
+    """A rank of a container names its node as it likes: the recording keeps the label, and its JSON does too."""
+    labels = ("rack 1/gpu:3", "rack 1 gpu:3", "n\u00f6rd", "node-a")
+    for rank, label in enumerate(labels):
+        one = replace(header_of(rank, len(labels)), node=label, boot_id=rank)
+        recorder = Recorder(tmp_path, rank, job_id(0, "train", 0))
+        marks = bytearray(MARK_SIZE)
+        pack_mark(marks, 0, 0, 0, Kind.BARRIER, START_NS, START_NS, START_NS + MS, 0)
+        assert recorder.write(encode_header(one, 1), memoryview(marks))
+        recorder.close()
+    found = load(tmp_path)
+    document = tmp_path / "recording.json"
+    document.write_text(RecordingMessage.of(found).model_dump_json())
+
+    assert found.nodes == dict(enumerate(labels))
+    assert load(document) == found
+
+
+def test_labels_become_names_that_stay_apart() -> None:
+    """Two labels that differ in what a name may not have are two nodes."""
+    names = [node_name(label) for label in ("rack 1/gpu:3", "rack 1 gpu:3", "", "\n", "x" * 200, "node-a")]
+
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(NAME_PATTERN, name) for name in names)
+    assert names[0].startswith("rack-1-gpu-3-")
+    assert names[-1] == "node-a"
