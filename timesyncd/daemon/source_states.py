@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import BoundSettings
 from timesyncd.findings.steering import steering_text
 from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings
 from timesyncd.model.leap import Leap
 from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
+
+if TYPE_CHECKING:
+    from timesyncd.config import BoundSettings
 
 ClockReading = ClockSample | PhcSample | UtcSample | KernelSample
 
@@ -57,9 +60,9 @@ def assumptions(
     }
 
 
-#: A value that no file can set is no entry: `step_tolerance_ns`, which is a term of its own.
+#: No file can set `step_tolerance_ns`, which is a term of its own.
 _ASSUMED_OF: dict[type[ClockReading], tuple[str, ...]] = {
-    ClockSample: tuple(each.name for each in fields(SourceSettings) if each.name in BoundSettings.model_fields),
+    ClockSample: tuple(each.name for each in fields(SourceSettings) if each.name != "step_tolerance_ns"),
     PhcSample: (Assumption.LOCAL_DRIFT.value, Assumption.DRIFT_FLOOR.value),
 }
 
