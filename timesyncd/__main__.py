@@ -12,7 +12,7 @@ from timesyncd.errors import ConfigError, TimesyncdError
 
 COMMANDS = (
     "run", "check-config", "doctor", "status", "explain", "now", "preflight", "policy", "history", "export", "replay", "merge-traces", "audit", "run-audit", "probe", "record",
-    "profile-from-mib", "simulate", "demo", "drivers",
+    "profile-from-mib", "broker-config", "simulate", "demo", "drivers",
 )  # fmt: skip
 
 #: The packages of the extras daemon and demo.

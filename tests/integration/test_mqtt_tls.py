@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import getpass
 import logging
-import re
-from collections.abc import Callable
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ from authority import Authority
 from mqtt_links import eventually, running
 from wire import grandmaster, history, hub_state, node_state, stored
 
+from timesyncd.__main__ import main
 from timesyncd.config import TOPIC_PREFIX, MqttSettings, SecretSettings
 from timesyncd.messages.node import Message
+from timesyncd.mqtt import broker_files
+from timesyncd.mqtt.broker_files import Fleet
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import ReceivedMessage
+from timesyncd.mqtt.tls import tls_context
 from timesyncd.mqtt.topics import (
     GRANDMASTER_STATE,
     HUB_STATE,
@@ -36,8 +41,6 @@ from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import CertificateFiles, Mosquitto, free_port
 
 pytestmark = pytest.mark.integration
-
-SIGNALS = Path(__file__).parents[2] / "docs" / "signals-mqtt.md"
 
 
 @pytest.fixture(autouse=True)
@@ -214,14 +217,8 @@ async def test_a_ca_that_vanishes_is_waited_for(
     assert f"not connected: mqtt.ca = '{authority.ca}': cannot be read: No such file" in caplog.text
 
 
-def block(title: str) -> str:
-    """The example in the page that begins with this comment."""
-    found = re.search(rf"```\n(# {re.escape(title)}\n.*?)```", SIGNALS.read_text(), re.DOTALL)
-    assert found
-    return found[1]
-
-
-ACL = block("/etc/mosquitto/timesyncd.acl")
+FLEET = Fleet(nodes=["n1", "n2"], hubs=["hub-a"], readers=["grafana"])
+ACL = broker_files.acl(FLEET)
 
 
 def noting(messages: list[Message]) -> Callable[[ReceivedMessage], None]:
@@ -236,29 +233,31 @@ async def put(broker: Mosquitto, user: str, topic: str) -> None:
         await client.publish(topic, b"forged", qos=1)
 
 
-async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
+async def test_the_acl_lets_each_do_its_part() -> None:
     """Nodes publish to hubs, hubs publish to nodes, and the reader receives all."""
-    received_by: dict[str, list[Message]] = {"hub-a": [], "n1": [], "n2": [], "grafana": []}
-    wanted = {"hub-a": HUB_SUBSCRIPTIONS, "grafana": HUB_SUBSCRIPTIONS}
-    with Mosquitto(users=dict.fromkeys(received_by, "x"), acl=ACL) as broker:
+    received_by: dict[str, list[Message]] = {"hub-a": [], "n1": [], "n2": []}
+    with Mosquitto(users=dict.fromkeys(FLEET.users, "x"), acl=ACL) as broker:
         links = {
             user: link(
-                broker, user, wanted.get(user, NODE_SUBSCRIPTIONS), noting(received_by[user]),
+                broker, user, HUB_SUBSCRIPTIONS if user == "hub-a" else NODE_SUBSCRIPTIONS, noting(received_by[user]),
                 tls=False, username=user, password=SecretSettings(env="TIMESYNCD_TEST_PASSWORD"),
             )
             for user in received_by
         }  # fmt: skip
-        async with running(*links.values()):
+        reading = aiomqtt.Client(broker.host, broker.port, username="grafana", password="x")
+        async with running(*links.values()), reading as reader:
+            await reader.subscribe(f"{TOPIC_PREFIX}/node/+/state")
             await eventually(lambda: all(each.connected for each in links.values()))
             logged = [stored(of="n1", node="hub-a"), hub_state("hub-a"), grandmaster("hub-a", 1, 1)]
             for message in logged:
                 links["hub-a"].publish(message)
             links["n1"].publish(node_state())
             await eventually(lambda: len(received_by["n1"]) == 3 and node_state() in received_by["hub-a"])
-            await eventually(lambda: node_state() in received_by["grafana"])
+            shown_to_reader = await anext(reader.messages)
 
     assert sorted(received_by["n1"], key=str) == sorted(logged, key=str)
     assert sorted(received_by["n2"], key=str) == sorted(logged[1:], key=str)
+    assert shown_to_reader.payload == node_state().model_dump_json().encode()
 
 
 @pytest.mark.parametrize(
@@ -273,10 +272,13 @@ async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
         ("hub-a", NODE_STATE, "n1"),
         ("hub-a", HUB_STATE, "hub-b"),
         ("grafana", NODE_STATE, "n1"),
+        ("grafana", NODE_STATE, "grafana"),
+        ("n1-cli", NODE_STATE, "n1"),
+        ("n1-cli", NODE_STATE, "n1-cli"),
         ("grafana", JOB_STATE, "0123456789abcdef"),
     ],
 )  # fmt: skip
-async def test_the_acl_of_the_page_keeps_each_out_of_the_rest(user: str, channel: MqttChannel, subject: str) -> None:
+async def test_the_acl_keeps_each_out_of_the_rest(user: str, channel: MqttChannel, subject: str) -> None:
     """A message on a topic that the ACL denies its user reaches no subscriber."""
     topic = channel.topic(TOPIC_PREFIX, subject)
     acl = f"{ACL}\nuser admin\ntopic readwrite #\n"
@@ -316,28 +318,80 @@ async def test_a_denied_topic_is_logged_once(caplog: pytest.LogCaptureFixture) -
     ]
 
 
-async def test_the_broker_s_settings_of_the_page_work(tmp_path: Path, authority: Authority) -> None:
-    """Mosquitto starts with them, and a node comes in by the certificate that bears its name."""
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((Mosquitto.host, port)) == 0
+
+
+@asynccontextmanager
+async def generated_broker(folder: Path, authority: Authority, *more: str) -> AsyncIterator[int]:
+    """Mosquitto on the files that the command writes; yields its port."""
     port = free_port()
-    text = block("/etc/mosquitto/conf.d/timesyncd.conf")
-    (tmp_path / "certs").mkdir()
+    arguments = ["broker-config", *FLEET.nodes, "--hub", "hub-a", "--reader", "grafana", "--out", str(folder), *more]
+    assert main([*arguments, "--broker-folder", str(folder)]) == 0
     server = authority.identity("broker", host=Mosquitto.host)
     for path, name in ((server.certificate, "broker.pem"), (server.key, "broker.key"), (authority.ca, "ca.pem")):
-        (tmp_path / "certs" / name).write_bytes(path.read_bytes())
-    (tmp_path / "timesyncd.acl").write_text(ACL)
-    config = tmp_path / "mosquitto.conf"
-    here = text.replace("/etc/mosquitto", str(tmp_path)).replace("listener 8883", f"listener {port} {Mosquitto.host}")
-    config.write_text(f"{here}user {getpass.getuser()}\n")
-    settings = MqttSettings(
-        host=Mosquitto.host, port=port, tls=True, ca=authority.ca, **shown(authority.identity("n1"))
-    )
-    node = MqttLink(settings, "n1", 1, NODE_SUBSCRIPTIONS, lambda _: None)
+        (folder / name).write_bytes(path.read_bytes())
+    config = folder / "mosquitto.conf"
+    text = (folder / "timesyncd.conf").read_text().replace("listener 8883", f"listener {port} {Mosquitto.host}")
+    config.write_text(f"{text}user {getpass.getuser()}\n")
     broker = await asyncio.create_subprocess_exec(*host.dying_with_parent([host.find("mosquitto"), "-c", str(config)]))
     try:
-        async with running(node):
-            await eventually(lambda: node.connected)
-            node.publish(node_state())
-            await eventually(lambda: node.published)
+        await eventually(lambda: _listens(port))
+        yield port
     finally:
         broker.kill()
         await broker.wait()
+
+
+def client_of(port: int, authority: Authority, identifier: str, **more: Any) -> aiomqtt.Client:
+    """A client that chooses its own identifier; `more` are a user and password, or a certificate and its key."""
+    settings = MqttSettings(
+        host=Mosquitto.host, port=port, tls=True, ca=authority.ca, certificate=more.pop("certificate", None),
+        key=more.pop("key", None),
+    )  # fmt: skip
+    return aiomqtt.Client(
+        Mosquitto.host, port, identifier=identifier, protocol=aiomqtt.ProtocolVersion.V5,
+        tls_context=tls_context(settings), **more,
+    )  # fmt: skip
+
+
+async def test_a_certificate_s_name_is_user_and_identifier(tmp_path: Path, authority: Authority) -> None:
+    """A node and its reader come in beside each other, and a third one does not take the node's place."""
+    async with generated_broker(tmp_path / "broker", authority, "--certificates") as port:
+        settings = MqttSettings(
+            host=Mosquitto.host, port=port, tls=True, ca=authority.ca, **shown(authority.identity("n1"))
+        )
+        node = MqttLink(settings, "n1", 1, NODE_SUBSCRIPTIONS, lambda _: None)
+        thief = client_of(port, authority, "timesyncd-n1", **shown(authority.identity("n2")))
+        reading = client_of(port, authority, "timesyncd-n1", **shown(authority.identity("n1-cli")))
+        async with running(node), reading as reader:
+            await eventually(lambda: node.connected)
+            await reader.subscribe(NODE_STATE.topic(TOPIC_PREFIX, "n1"))
+            async with thief:
+                node.publish(node_state())
+                message = await anext(reader.messages)
+            failures = node._failures
+
+    assert message.payload == node_state().model_dump_json().encode()
+    assert failures == 0
+
+
+async def test_nobody_ends_another_s_connection_by_its_client_identifier(tmp_path: Path, authority: Authority) -> None:
+    """A node that shows another's identifier is known by its own user: the other one stays connected."""
+    folder = tmp_path / "broker"
+    async with generated_broker(folder, authority) as port:
+
+        def client(user: str, identifier: str) -> aiomqtt.Client:
+            password = (folder / "secrets" / user).read_text().strip()
+            return client_of(port, authority, identifier, username=user, password=password)
+
+        async with client("grafana", "any") as reader, client("n2", "timesyncd-n2") as victim:
+            await reader.subscribe(f"{TOPIC_PREFIX}/node/#")
+            for _ in range(5):
+                async with client("n1", "timesyncd-n2"), client("n1-cli", "timesyncd-n2"):
+                    pass
+            await victim.publish(NODE_STATE.topic(TOPIC_PREFIX, "n2"), b"still here", qos=1)
+            message = await anext(reader.messages)
+
+    assert message.payload == b"still here"
