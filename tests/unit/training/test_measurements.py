@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from timesyncd.training.torch.averaging import read_together
 from timesyncd.training.torch.measurements import StepSummary, StepTimer
 
 #: Of a step: its loss, and whether it ended with an averaging.
@@ -20,7 +21,8 @@ def rows(*of_rows: Sequence[Step]) -> list[StepSummary]:
             timer.begin_forward()
             timer.record_loss(loss)
             timer.end_step(is_averaged)
-        summaries.append(timer.summarize())
+        (losses,) = read_together(timer.unread)
+        summaries.append(timer.summarize(losses))
     return summaries
 
 

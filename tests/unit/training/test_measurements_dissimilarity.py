@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
 from timesyncd.training import synchronized
+from timesyncd.training.torch.averaging import read_together
 from timesyncd.training.torch.measurements import PAIRS, SAMPLED, Dissimilarity
 
 RANKS, SIZE = 4, 50_000
@@ -37,6 +38,11 @@ def reduce(each: list[Dissimilarity], parameter: torch.Tensor, gradients: list[t
         one.end_backward()
 
 
+def value_of(one: Dissimilarity) -> float:
+    (values,) = read_together(one.unread)
+    return one.value(values)
+
+
 def dissimilarities(apart: float, noise: float, steps: int = 4) -> list[float]:
     """By rank, where its expected gradient is `apart` times the mean's length from the mean."""
     drawn = torch.Generator().manual_seed(1)
@@ -47,7 +53,7 @@ def dissimilarities(apart: float, noise: float, steps: int = 4) -> list[float]:
     for _ in range(steps):
         batches = noise * torch.randn(RANKS, SIZE, generator=drawn)
         reduce(each, parameter, [common + mine + batch for mine, batch in zip(own, batches, strict=True)])
-    return [one.value() for one in each]
+    return [value_of(one) for one in each]
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
@@ -100,7 +106,7 @@ def trained(tmp_path: Path, policy: str) -> float:
             ddp(torch.randn(4, 8)).square().sum().backward()
             nn.utils.clip_grad_norm_(ddp.parameters(), 1e-3)
             optimizer.step()
-        return sync._dissimilarity.value()
+        return value_of(sync._dissimilarity)
 
 
 @pytest.mark.usefixtures("alone")

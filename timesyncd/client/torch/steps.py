@@ -81,6 +81,85 @@ def cuda_event() -> TimingEvent:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
+class EventPool:
+    """Events that are used again: to make one costs several times as much as to record it."""
+
+    def __init__(self, new_event: Callable[[], TimingEvent] | None = None) -> None:
+        self._new_event = new_event or cuda_event
+        self._free: list[TimingEvent] = []
+
+    def recorded(self) -> PooledEvent:
+        """An event in the device's current stream."""
+        event = self._free.pop() if self._free else self._new_event()
+        event.record()
+        return PooledEvent(event, self._free)
+
+
+class PooledEvent:
+    """A recorded event. It goes back to its pool with the last reference to this object."""
+
+    __slots__ = ("_free", "event")
+
+    def __init__(self, event: TimingEvent, free: list[TimingEvent]) -> None:
+        self.event = event
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free.append(self.event)
+
+
+class Times(Protocol):
+    """Moments of one device, and the durations between them."""
+
+    def now(self) -> Any: ...
+
+    def elapsed_ns(self, begin: Any, end: Any) -> int | None:
+        """None: the device has not reached both yet. It never waits."""
+        ...
+
+
+class HostTimes:
+    """A moment is a reading of CLOCK_MONOTONIC in ns."""
+
+    def now(self) -> int:
+        return time.monotonic_ns()
+
+    def elapsed_ns(self, begin: int, end: int) -> int:
+        return end - begin
+
+
+class DeviceTimes:
+    """A moment is an event in the device's current stream."""
+
+    def __init__(self, pool: EventPool | None = None) -> None:
+        self._pool = pool or EventPool()
+
+    def now(self) -> PooledEvent:
+        return self._pool.recorded()
+
+    def elapsed_ns(self, begin: PooledEvent, end: PooledEvent) -> int | None:
+        if not (begin.event.query() and end.event.query()):
+            return None
+        return _elapsed_ns(begin.event, end.event)
+
+
+class UnknownTimes:
+    """Of a device whose events the client does not know: every duration is unknown."""
+
+    def now(self) -> None:
+        return None
+
+    def elapsed_ns(self, begin: None, end: None) -> None:
+        return None
+
+
+def times_of(device: torch.device) -> Times:
+    """How durations are measured on the device: the host's clock says nothing of work that a device has in its queue."""
+    if device.type == "cpu":
+        return HostTimes()
+    return DeviceTimes() if device.type == "cuda" else UnknownTimes()
+
+
 class DeviceStamps:
     """
     Stamps by events in the device's current stream, read in the host's CLOCK_REALTIME.
@@ -309,9 +388,12 @@ class Steps:
             self._begin = (self.device or HOST).now()
 
     @property
-    def ready_ns(self) -> int | None:
-        """When this rank's own last gradient of the current step was ready, in CLOCK_REALTIME ns; None: unknown, or not ready yet."""
-        return self._ready if isinstance(self._ready, int) else None
+    def ready_stamp(self) -> Any:
+        """
+        When this rank's own last gradient of the current step was ready: CLOCK_REALTIME ns, or a moment of `DeviceTimes`. None: unknown,
+        or not ready yet.
+        """
+        return self._ready
 
     def ready(self, stamp: Any) -> None:
         """Set when this rank's own last gradient was ready, unless a later one follows."""

@@ -5,7 +5,7 @@ With top-k and 8-bit integers the ranks gather each other's payloads and add the
 get the same bits. Top-k with error feedback: Aji and Heafield, EMNLP 2017; Lin et al., ICLR 2018. The gain test may
 choose its ratio. torch's own quantization hooks have no error feedback, and fail on gloo.
 
-Half precision and low rank (PowerSGD) use torch's own hooks.
+Half precision uses torch's own hook.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from operator import itemgetter
 from typing import Any
 from zlib import crc32
@@ -21,19 +21,19 @@ from zlib import crc32
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from timesyncd.client.torch.ddp import bucket_bytes
 from timesyncd.errors import SyncError
-from timesyncd.training.compression.feedback import Feedback, Residuals, check_name, write_average
+from timesyncd.training.compression.feedback import Feedback, check_name, write_average
 from timesyncd.training.compression.interface import (
     CompressorState,
     Future,
     TensorBucket,
     average_uncompressed,
     is_finite,
+    replace_if,
 )
-from timesyncd.training.policy.encoding import Gain
+from timesyncd.training.policy.encoding import WINDOW, Gain
 from timesyncd.training.policy.text import topk_count
 
 #: Each part of a payload begins at a multiple of this many octets, as views of 8-octet numbers require.
@@ -50,8 +50,8 @@ class Payload(ABC):
         """Add `times` times what a rank sent to a flat tensor."""
 
     @abstractmethod
-    def finite(self, rows: list[torch.Tensor]) -> bool:
-        """Whether the buckets of all ranks are finite, by what they sent."""
+    def finite(self, rows: list[torch.Tensor]) -> torch.Tensor:
+        """Whether the buckets of all ranks are finite, by what they sent: one number on their device."""
 
 
 class Gathered(Feedback):
@@ -70,9 +70,9 @@ class Gathered(Feedback):
         def finish(gathered: torch.futures.Future[Any]) -> torch.Tensor:
             gathered.value()  # raises the error, if any; `rows` is uninitialized then
             self._on_gathered(index, rows)
-            if payload.finite(rows):
-                residual.copy_(whole)
-                payload.add(residual, payload.octets, -1)
+            unsent = whole.clone()
+            payload.add(unsent, payload.octets, -1)
+            replace_if(payload.finite(rows), residual, unsent)
             whole.zero_()
             for row in rows:
                 payload.add(whole, row, 1)
@@ -98,7 +98,8 @@ class Gathered(Feedback):
         own = torch.tensor([crc32(repr(self._size_settings()).encode())], device=device)
         future, rows = gather(self._group, own)
         future.wait()
-        others = [rank for rank, row in enumerate(rows) if not torch.equal(row, own)]
+        words = torch.cat([own, *rows]).tolist()
+        others = [rank for rank, word in enumerate(words[1:]) if word != words[0]]
         if others:
             raise SyncError(
                 f"compression {self.name}: ranks {others} would send other sizes than rank {self._group.rank()} of "
@@ -153,8 +154,8 @@ class SparsePayload(Payload):
         _, values, places = unpack(octets, *self._parts)
         total.index_add_(0, places, values.to(total.dtype), alpha=times)
 
-    def finite(self, rows: list[torch.Tensor]) -> bool:
-        return bool(norms_from_rows(rows).isfinite().all())
+    def finite(self, rows: list[torch.Tensor]) -> torch.Tensor:
+        return norms_from_rows(rows).isfinite().all()
 
 
 def norms_from_rows(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -162,14 +163,21 @@ def norms_from_rows(rows: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([unpack(row, (2, torch.float64))[0] for row in rows])
 
 
+def on_host(tensor: torch.Tensor) -> bool:
+    """Whether the host reads the tensor without waiting for a device."""
+    return tensor.device.type == "cpu"
+
+
 def largest_places(values: torch.Tensor, count: int) -> torch.Tensor:
     """
     The places of the `count` elements of largest magnitude, in no order.
 
-    A sample, always of the same places, excludes most elements, so that fewer are sorted: several times faster than
-    sorting all.
+    On the CPU a sample, always of the same places, excludes most elements, so that fewer are sorted: several times faster than
+    sorting all. How many remain is known to the host only after it has read them, so on another device all are sorted.
     """
     magnitudes = values.abs()
+    if not on_host(values):
+        return torch.topk(magnitudes, count, sorted=False).indices
     sample = magnitudes[::_SAMPLED]
     above = (
         math.ceil(count / len(values) * len(sample) * 1.3) + 32
@@ -192,16 +200,28 @@ class TopKFeedback(Gathered):
         self, name: str, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor], ratio: float | None
     ) -> None:
         super().__init__(name, group, parameters)
-        self.gain = Gain(group.size()) if ratio is None else None
+        self._gain = Gain(group.size()) if ratio is None else None
         self._fixed = ratio
+        #: What the gain test has not read yet, by step: the sums of the two squared norms, on the device; None: nothing was compressed.
+        self._unread: list[torch.Tensor | None] = []
         #: By bucket of the present step: the two squared norms of each rank.
         self._norms: dict[int, torch.Tensor] = {}
         self._begun = False
 
     @property
+    def gain(self) -> Gain | None:
+        """The gain test; None: the ratio is fixed. It reads the device."""
+        self._read_norms()
+        return self._gain
+
+    @gain.setter
+    def gain(self, gain: Gain | None) -> None:
+        self._gain, self._unread = gain, []
+
+    @property
     def ratio(self) -> float | None:
         """The share of the elements that this step sends; None: all."""
-        return self._fixed if self.gain is None else self.gain.ratio
+        return self._fixed if self._gain is None else self._gain.ratio
 
     def hook(self, bucket: TensorBucket) -> Future:
         future = super().hook(bucket)
@@ -216,20 +236,32 @@ class TopKFeedback(Gathered):
         return SparsePayload(whole, topk_count(len(whole), self.ratio), dtype)
 
     def _on_gathered(self, index: int, rows: list[torch.Tensor]) -> None:
-        self._norms[index] = norms_from_rows(rows)
+        if self._gain is not None:
+            self._norms[index] = norms_from_rows(rows)
 
     def _finish_step(self) -> None:
-        """Passes the former step's norms to the gain test: the same numbers in the same order on every rank."""
+        """Keeps the former step's norms for the gain test, which decides after a window of steps: only then they are read."""
         super()._finish_step()
         norms, self._norms = self._norms, {}
         begun, self._begun = self._begun, False
-        if self.gain is None or not begun:
+        if self._gain is None or not begun:
             return
         if self.ratio is None:
-            self.gain.add_step(1.0, 1.0)
+            self._unread.append(None)
         elif norms:
-            sent, whole = torch.cat([norms[index] for index in sorted(norms)]).sum(0).tolist()
-            self.gain.add_step(*((sent, whole) if math.isfinite(whole) else (0.0, 0.0)))
+            self._unread.append(torch.cat([norms[index] for index in sorted(norms)]).sum(0))
+        if self._gain.steps + len(self._unread) == WINDOW:
+            self._read_norms()
+
+    def _read_norms(self) -> None:
+        """Passes them to the gain test: the same numbers in the same order on every rank."""
+        unread, self._unread = self._unread, []
+        sums = [each for each in unread if each is not None]
+        read = iter(torch.stack(sums).tolist() if sums else [])
+        for each in unread:
+            sent, whole = (1.0, 1.0) if each is None else next(read)
+            if self._gain is not None:
+                self._gain.add_step(*((sent, whole) if math.isfinite(whole) else (0.0, 0.0)))
 
     def _size_settings(self) -> object:
         return self.name, self.gain
@@ -240,7 +272,7 @@ class TopKFeedback(Gathered):
     def load_state_dict(self, state: CompressorState) -> None:
         """The gain test starts from the beginning where the state was saved with another number of ranks."""
         super().load_state_dict(state)
-        if self.gain is not None:
+        if self._gain is not None:
             loaded = Gain(**state["gain"])
             self.gain = loaded if loaded.ranks == self._group.size() else Gain(self._group.size())
 
@@ -269,8 +301,8 @@ class QuantizedPayload(Payload):
         values = multiples.view(self._blocks, self._width).to(total.dtype).mul_(scales.unsqueeze(1))
         total.add_(values.view(-1)[: len(total)], alpha=times)
 
-    def finite(self, rows: list[torch.Tensor]) -> bool:
-        return all(bool(self._unpacked(row)[0].isfinite().all()) for row in rows)
+    def finite(self, rows: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([self._unpacked(row)[0] for row in rows]).isfinite().all()
 
     def _unpacked(self, octets: torch.Tensor) -> list[torch.Tensor]:
         """The scales and the multiples."""
@@ -284,8 +316,11 @@ class Int8Feedback(Gathered):
         return QuantizedPayload(whole)
 
 
-#: The smallest value that torch allows. The steps before it are sent uncompressed.
+#: The steps before it are sent uncompressed: the first gradients are the largest.
 _FIRST_STEP = 2
+
+#: A matrix whose two factors are not smaller than it by this is sent uncompressed.
+_MIN_COMPRESSION = 2
 
 #: Added to the length by which a column is divided. Without it, a layer without gradients becomes NaN.
 _EPSILON = 1e-8
@@ -319,90 +354,137 @@ class HalfPrecision:
         check_name(self.name, state)
 
 
+@dataclass(slots=True)
+class _Factors:
+    """
+    The right factors of a set of matrices, one after the other in one flat tensor, for the next step.
+
+    `first`: with what they began, by `seed`; equal on all ranks. They begin so again after a step that was not finite.
+    """
+
+    seed: int
+    first: torch.Tensor
+    latest: torch.Tensor
+
+    @classmethod
+    def begin(cls, seed: int, size: int, like: torch.Tensor, latest: torch.Tensor | None = None) -> _Factors:
+        first = torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(like.device, like.dtype)
+        return cls(seed, first, first.clone() if latest is None else latest.to(like.device, like.dtype))
+
+
 class LowRank(Feedback):
     """
-    PowerSGD. The hook waits for each bucket: torch's own chains collectives in the group's threads, where on gloo those
-    of two buckets may run in a different order on each rank.
+    PowerSGD (Vogels, Karimireddy and Jaggi, NeurIPS 2019, Algorithm 1): a matrix as the product of two thin ones, each of which is an
+    all-reduce. The hook waits for them, since those of two buckets could run in a different order on each rank. On CUDA only the stream
+    waits: torch's own hook synchronizes the device in each bucket.
 
-    torch keeps errors and factors by the bucket's number. Here errors belong to parameters, and factors to sets of
-    parameters: a bucket with a new set starts with new factors.
+    Errors belong to parameters, and factors to sets of parameters: a bucket with a new set starts with new factors.
     """
 
     def __init__(self, name: str, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor], rank: int) -> None:
         super().__init__(name, group, parameters)
-        self._torch = PowerSGDState(group, rank, _FIRST_STEP, orthogonalization_epsilon=_EPSILON)
-        self._seeds = _Seeds()
-        self._torch.rng = self._seeds  # type: ignore[assignment]  # torch calls only its randint
-        self._numbers: dict[tuple[int, ...], int] = {}
+        self._rank = rank
+        self._step = 0
+        self._seeds = 0
+        self._factors: dict[tuple[int, ...], _Factors] = {}
+        self._loaded: dict[tuple[int, ...], tuple[int, torch.Tensor]] = {}
 
     def _compressed(self, bucket: TensorBucket) -> Future:
-        if self._torch.iter < _FIRST_STEP:
-            self._torch.iter += bucket.is_last()
+        if self._step < _FIRST_STEP:
+            self._step += bucket.is_last()
             return self._dense(bucket)
+        residual, whole = self._whole(bucket)
+        unsent, dtype = whole.clone(), bucket.buffer().dtype
+        matrices, others = self._divided(bucket, whole)
+        factors = self._factors_of(bucket, matrices, whole)
+        former = self._rights(matrices, factors.latest)
+        lefts = [matrix @ right for matrix, right in zip(matrices, former, strict=True)]
+        reduced = _split_like(self._mean([*others, *lefts], dtype, whole), [*others, *lefts])
+        for other, mean in zip(others, reduced, strict=False):
+            other.copy_(mean)
+        lefts = [_orthogonal(left) for left in reduced[len(others) :]]
+        rights = self._mean([matrix.T @ left for matrix, left in zip(matrices, lefts, strict=True)], dtype, whole)
+        for matrix, left, right in zip(matrices, lefts, _split_like(rights, former), strict=True):
+            torch.matmul(left, right.T, out=matrix)
+        finite = is_finite(whole)
+        replace_if(finite, residual, unsent.sub_(whole))
+        torch.where(finite, rights, factors.first, out=factors.latest)
+        return _completed(write_average(whole, bucket))
+
+    def _divided(self, bucket: TensorBucket, whole: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """
+        Views of the matrices that are sent as factors, and of what is sent as it is, both in the order of the parameters: so factors do
+        not depend on the order in the bucket.
+        """
+        parameters = bucket.parameters()
+        parts = torch.split(whole, [parameter.numel() for parameter in parameters])
+        shapes = [parameter.shape[:1] or (1,) for parameter in parameters]
+        shaped = [part.view(*rows, -1) for part, rows in zip(parts, shapes, strict=True)]
+        ordered = [
+            part for _, part in sorted(zip(self._residuals.places(bucket), shaped, strict=True), key=itemgetter(0))
+        ]
+        is_large = [_MIN_COMPRESSION * sum(part.shape) * self._columns(part) < part.numel() for part in ordered]
+        return (
+            [part for part, large in zip(ordered, is_large, strict=True) if large],
+            [part for part, large in zip(ordered, is_large, strict=True) if not large],
+        )
+
+    def _columns(self, matrix: torch.Tensor) -> int:
+        columns: int = min(self._rank, *matrix.shape)
+        return columns
+
+    def _factors_of(self, bucket: TensorBucket, matrices: list[torch.Tensor], like: torch.Tensor) -> _Factors:
         places = tuple(sorted(self._residuals.places(bucket)))
-        number = self._numbers.setdefault(places, len(self._numbers))
-        residual, before = self._residuals.flat(bucket), self._torch.total_numel_after_compression
-        self._torch.error_dict[number] = residual
-        future = powerSGD_hook(self._torch, _Numbered(bucket, number, self._residuals))
-        average = future.wait()
-        sent = self._torch.total_numel_after_compression - before
-        self.sent_bytes += sent * bucket.buffer().itemsize
-        error = self._torch.error_dict.pop(number)
-        if is_finite(average):
-            residual.copy_(error)
-        else:  # the factors are not finite either, equally on all ranks
-            del self._torch.p_memory_dict[number], self._torch.q_memory_dict[number]
-        return future
+        if places not in self._factors:
+            size = sum(matrix.shape[1] * self._columns(matrix) for matrix in matrices)
+            seed, latest = self._loaded.pop(places, (self._seeds, None))
+            self._seeds += latest is None
+            self._factors[places] = _Factors.begin(seed, size, like, latest)
+        return self._factors[places]
+
+    def _rights(self, matrices: list[torch.Tensor], flat: torch.Tensor) -> list[torch.Tensor]:
+        """The right factor of each matrix: orthogonal columns."""
+        shapes = [(matrix.shape[1], self._columns(matrix)) for matrix in matrices]
+        parts = torch.split(flat, [rows * columns for rows, columns in shapes])
+        return [_orthogonal(part.view(shape)) for part, shape in zip(parts, shapes, strict=True)]
+
+    def _mean(self, parts: list[torch.Tensor], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+        """Over all ranks, in one flat tensor, sent as `dtype`."""
+        flat = torch.cat([part.reshape(-1) for part in parts]).to(dtype) if parts else like.new_empty(0)
+        if len(flat):
+            self.sent_bytes += flat.nbytes
+            dist.all_reduce(flat, group=self._group)
+        return flat.to(like.dtype).div_(self._group.size())
 
     def state_dict(self) -> CompressorState:
-        factors = [
-            (places, self._torch.p_memory_dict[number].clone(), self._torch.q_memory_dict[number].clone())
-            for places, number in self._numbers.items()
-            if number in self._torch.q_memory_dict
-        ]
-        return super().state_dict() | {"step": self._torch.iter, "seeds": self._seeds.drawn, "factors": factors}
+        used = {places: (each.seed, each.latest) for places, each in self._factors.items()}
+        factors = [(places, seed, latest.clone()) for places, (seed, latest) in sorted((self._loaded | used).items())]
+        return super().state_dict() | {"step": self._step, "seeds": self._seeds, "factors": factors}
 
     def load_state_dict(self, state: CompressorState) -> None:
         super().load_state_dict(state)
-        self._torch.iter, self._seeds.drawn = state["step"], state["seeds"]
-        self._numbers = {tuple(places): number for number, (places, _, _) in enumerate(state["factors"])}
-        self._torch.p_memory_dict = {number: p.clone() for number, (_, p, _) in enumerate(state["factors"])}
-        self._torch.q_memory_dict = {number: q.clone() for number, (_, _, q) in enumerate(state["factors"])}
+        self._step, self._seeds, self._factors = state["step"], state["seeds"], {}
+        self._loaded = {tuple(places): (seed, latest.clone()) for places, seed, latest in state["factors"]}
 
 
-class _Seeds:
-    """The seeds of first factors, equal on all ranks. Replaces torch's generator, whose state is not a plain number."""
-
-    def __init__(self) -> None:
-        self.drawn = 0
-
-    def randint(self, limit: int) -> int:
-        self.drawn += 1
-        return self.drawn % limit
+def _split_like(flat: torch.Tensor, parts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The flat tensor as views of these shapes, one after the other."""
+    flats = torch.split(flat, [part.numel() for part in parts])
+    return [each.view(part.shape) for each, part in zip(flats, parts, strict=True)]
 
 
-class _Numbered:
-    """
-    A bucket with another number. Its gradients have the form that torch's hook requires: contiguous, with at least one
-    dimension. They are in the order of the parameters, so that factors do not depend on the order in the bucket.
-    """
+def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """Its columns by Gram-Schmidt. `torch.linalg.qr` would wait for a device."""
+    columns: list[torch.Tensor] = []
+    for column in matrix.unbind(1):
+        for former in columns:
+            column = column - torch.dot(former, column) * former
+        columns.append(column / (torch.linalg.vector_norm(column) + _EPSILON))
+    return torch.stack(columns, 1)
 
-    def __init__(self, bucket: TensorBucket, number: int, residuals: Residuals) -> None:
-        self._bucket = bucket
-        self._number = number
-        self._places = residuals.places(bucket)
 
-    def index(self) -> int:
-        return self._number
-
-    def is_last(self) -> bool:
-        return self._bucket.is_last()
-
-    def buffer(self) -> torch.Tensor:
-        return self._bucket.buffer()
-
-    def gradients(self) -> list[torch.Tensor]:
-        parameters = self._bucket.parameters()
-        parts = torch.split(self.buffer(), [parameter.numel() for parameter in parameters])
-        shaped = [part.view(parameter.shape or (1,)) for part, parameter in zip(parts, parameters, strict=True)]
-        return [gradient for _, gradient in sorted(zip(self._places, shaped, strict=True), key=itemgetter(0))]
+def _completed(tensor: torch.Tensor) -> Future:
+    """A future for what the current stream has computed when it gets there."""
+    future: Future = torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else None)
+    future.set_result(tensor)
+    return future

@@ -141,8 +141,7 @@ class Feedback(ABC):
 
         def finish(reduced: torch.futures.Future[Any]) -> torch.Tensor:
             reduced.value()  # raises the error, if any
-            if is_finite(whole):
-                residual.zero_()
+            residual.masked_fill_(is_finite(whole), 0)
             return write_average(whole.div_(self._group.size()), bucket)
 
         future: torch.futures.Future[Any] = work.get_future()

@@ -79,8 +79,15 @@ def average_uncompressed(group: dist.ProcessGroup, bucket: TensorBucket) -> Futu
     return allreduce_hook(group, bucket)
 
 
-def is_finite(tensor: torch.Tensor) -> bool:
+def is_finite(tensor: torch.Tensor) -> torch.Tensor:
     """
-    Whether all elements are finite. It computes the norm, which is several times faster than a test of each element.
+    Whether all elements are finite, on the tensor's device. It computes the norm, which is several times faster than a
+    test of each element.
     """
-    return bool(torch.linalg.vector_norm(tensor, dtype=torch.float64).isfinite())
+    finite: torch.Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64).isfinite()
+    return finite
+
+
+def replace_if(is_valid: torch.Tensor, former: torch.Tensor, new: torch.Tensor) -> None:
+    """Copy `new` into `former` where `is_valid`, one number on their device, which the host does not read."""
+    torch.where(is_valid, new, former, out=former)

@@ -193,10 +193,10 @@ def replica_tensors(ddp: DistributedDataParallel) -> list[torch.Tensor]:
     return trainable_parameters(ddp) + [buffer for buffer in ddp.buffers() if local_shard(buffer).is_floating_point()]
 
 
-def square_norm(ddp: DistributedDataParallel) -> float:
-    """The squared norm of this rank's own gradient."""
+def square_norm(ddp: DistributedDataParallel) -> torch.Tensor | None:
+    """The squared norm of this rank's own gradient, on its device; None: it has none."""
     gradients = [local_shard(p.grad) for p in trainable_parameters(ddp) if p.grad is not None]
     dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
     norms = torch._foreach_norm(dense) if dense else []
     # In single precision: the square of a half-precision norm may overflow.
-    return float(torch.stack(list(norms)).float().square().sum()) if norms else 0.0
+    return torch.stack(list(norms)).float().square().sum() if norms else None

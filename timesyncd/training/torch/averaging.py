@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch.host_group import host_group
-from timesyncd.client.torch.steps import steps_of
+from timesyncd.client.torch.steps import HostTimes, steps_of, times_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.training.policy.schedule import ROW_WORDS, Row
@@ -26,6 +27,9 @@ from timesyncd.training.policy.schedule import ROW_WORDS, Row
 #: Upper limit of a chunk. A chunk is copied while the one before it is sent.
 CHUNK_BYTES = 8 << 20
 
+
+#: Begin and end, as moments of `steps.Times`.
+Span = tuple[Any, Any]
 
 #: Selects what of a parameter is averaged: its local shard, or its gradient.
 SelectTensor = Callable[[torch.Tensor], torch.Tensor]
@@ -178,7 +182,8 @@ class Averaging:
         self._anchors = [torch.empty_like(chunk.flat) for chunk in self._chunks] if differences else None
         self._futures: list[torch.futures.Future[Any]] = []
         self._at_begin: list[torch.Tensor] = []
-        self._durations_ns: list[int] = []
+        self._times = times_of(self._chunks[0].flat.device) if self._chunks else HostTimes()
+        self._transfers: list[Span] = []
         self.set_anchors()
 
     @property
@@ -187,13 +192,18 @@ class Averaging:
         return bool(self._futures)
 
     @property
+    def sample(self) -> torch.Tensor | None:
+        """A tensor on the device; None: there are no tensors."""
+        return self._chunks[0].flat if self._chunks else None
+
+    @property
     def nbytes(self) -> int:
         return sum(chunk.flat.nbytes for chunk in self._chunks)
 
-    def take_durations_ns(self) -> list[int]:
-        """The durations of the transfers that ended since the last call."""
-        durations_ns, self._durations_ns = self._durations_ns, []
-        return durations_ns
+    def take_transfers(self) -> list[Span]:
+        """Begin and end of the transfers since the last call, as moments of the tensors' device."""
+        transfers, self._transfers = self._transfers, []
+        return transfers
 
     def set_anchors(self) -> None:
         """Count differences from the present tensors, which must be equal on all ranks."""
@@ -204,21 +214,22 @@ class Averaging:
     @torch.no_grad()
     def average(self, scale: float = 1) -> None:
         """`scale`: this rank's weight in the mean, times the number of ranks."""
-        began_ns = time.monotonic_ns()
+        began = self._times.now()
         self._send(scale)
         for chunk, mean in self._received():
             chunk.write_back(mean)
-        self._durations_ns.append(time.monotonic_ns() - began_ns)
+        self._transfers.append((began, self._times.now()))
 
     @torch.no_grad()
     def begin(self) -> None:
         """Raises RuntimeError where the averaging before is not finished."""
         if self._futures:
             raise RuntimeError("an averaging was begun while the one before it is not finished")
-        began_ns = time.monotonic_ns()
+        began = self._times.now()
         self._send(1, keep=True)
         if self._futures:
-            self._futures[-1].add_done_callback(lambda _: self._durations_ns.append(time.monotonic_ns() - began_ns))
+            # On a device the callback's stream is behind the transfer.
+            self._futures[-1].add_done_callback(lambda _: self._transfers.append((began, self._times.now())))
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -297,24 +308,30 @@ class ReplicaCheck:
     def __init__(self, job: Job, ranks: Sequence[int]) -> None:
         self._job = job
         self._ranks = ranks
-        self._own: tuple[int, int] | None = None
+        self._own: tuple[ReplicaSums, int, int, int] | None = None
         self.checked = self.differed = 0
 
     def record(self, rounds: int, identical_tensors: Sequence[torch.Tensor]) -> None:
         """Call it right after a synchronization."""
         if identical_tensors and rounds % CHECK_EVERY == 0:
-            replica = replica_hash(identical_tensors)
-            self._own = replica, rounds
-            if self._job.world_size == len(
-                self._ranks
-            ):  # with model parallelism other ranks have other parts of the model
-                now_ns, steps = time.time_ns(), steps_of(self._job)
-                self._job.meter.mark(steps.step, 0, now_ns, now_ns, now_ns, Kind.REPLICA, replica)
+            key = self._job.meter.step_key(steps_of(self._job).step)
+            self._own = ReplicaSums(identical_tensors), rounds, key, time.time_ns()
 
-    def take_hash(self) -> tuple[int | None, int]:
-        """The hash that was recorded since the last call, or None, and its round."""
+    @property
+    def unread(self) -> list[torch.Tensor]:
+        """What `take_hash` needs the values of."""
+        return [] if self._own is None else self._own[0].tensors
+
+    def take_hash(self, values: Sequence[float]) -> tuple[int | None, int]:
+        """The hash that was recorded since the last call, or None, and its round. `values`: those of `unread`."""
         own, self._own = self._own, None
-        return own or (None, 0)
+        if own is None:
+            return None, 0
+        sums, rounds, key, now_ns = own
+        replica = sums.hash(values)
+        if self._job.world_size == len(self._ranks):  # with model parallelism other ranks have other parts of the model
+            self._job.meter.mark_at(key, 0, now_ns, now_ns, now_ns, Kind.REPLICA, replica)
+        return replica, rounds
 
     def compare(self, rows: Sequence[Row]) -> None:
         """Warns where the replicas differ."""
@@ -334,19 +351,64 @@ class ReplicaCheck:
             )
 
 
-@torch.no_grad()
+class ReplicaSums:
+    """A hash of every bit of the tensors, in their order, of which the device computes sums and the host the rest."""
+
+    @torch.no_grad()
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        found: dict[torch.device, list[torch.Tensor]] = {}
+        self._places: list[tuple[torch.device, int]] = []
+        for tensor in tensors:
+            words = local_shard(tensor).contiguous().view(-1).view(torch.uint8)
+            words = torch.nn.functional.pad(words, (0, -words.numel() % 4)).view(torch.int32)
+            for piece in torch.split(words, _PIECE):
+                weights = torch.arange(
+                    1, 2 * piece.numel(), 2, device=piece.device
+                )  # odd, so that the hash changes with every word
+                of = found.setdefault(piece.device, [])
+                self._places.append((piece.device, len(of)))
+                of.append((piece.long() * weights).sum())
+        self._sums = {device: torch.stack(of) for device, of in found.items()}
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The halves of the sums, upper and lower: a double holds each of them exactly."""
+        return [half for sums in self._sums.values() for half in (sums >> 32, sums & 0xFFFF_FFFF)]
+
+    def hash(self, values: Sequence[float]) -> int:
+        """Below 2^61. `values`: those of `tensors`."""
+        sums, begin = {}, 0
+        for device, of in self._sums.items():
+            upper, lower = values[begin : begin + len(of)], values[begin + len(of) : begin + 2 * len(of)]
+            sums[device] = [(int(high) << 32) + int(low) for high, low in zip(upper, lower, strict=True)]
+            begin += 2 * len(of)
+        found = 0
+        for device, place in self._places:
+            found = (found * 1_000_003 + sums[device][place]) % _PRIME
+        return found
+
+
 def replica_hash(tensors: Iterable[torch.Tensor]) -> int:
-    """A hash of every bit of the tensors, in their order; below 2^61."""
-    found = 0
-    for tensor in tensors:
-        words = local_shard(tensor).contiguous().view(-1).view(torch.uint8)
-        words = torch.nn.functional.pad(words, (0, -words.numel() % 4)).view(torch.int32)
-        for piece in torch.split(words, _PIECE):
-            weights = torch.arange(
-                1, 2 * piece.numel(), 2, device=piece.device
-            )  # odd, so that the hash changes with every word
-            found = (found * 1_000_003 + int((piece.long() * weights).sum())) % _PRIME
-    return found
+    """A hash of every bit of the tensors, in their order; below 2^61. It reads the device."""
+    sums = ReplicaSums(tensors)
+    (values,) = read_together(sums.tensors)
+    return sums.hash(values)
+
+
+def read_together(*groups: Sequence[torch.Tensor]) -> list[list[float]]:
+    """
+    The values of each group of tensors, in double precision, one after the other. It waits for each device once, however many tensors
+    there are.
+    """
+    flats = [tensor.detach().reshape(-1) for group in groups for tensor in group]
+    read: dict[torch.device, Iterator[float]] = {}
+    for device in dict.fromkeys(flat.device for flat in flats):
+        read[device] = iter(torch.cat([flat.double() for flat in flats if flat.device == device]).tolist())
+    remaining = iter(flats)
+    return [
+        [value for _ in group for flat in [next(remaining)] for value in islice(read[flat.device], flat.numel())]
+        for group in groups
+    ]
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

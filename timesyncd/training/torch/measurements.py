@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import GradBucket
+
+from timesyncd.client.torch.steps import HostTimes, Times
+from timesyncd.training.torch.averaging import Span
+
+#: Steps and transfers that wait for the device. A device is never so far behind: its queue holds about a thousand kernels.
+_KEPT_STEPS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +34,50 @@ class StepSummary:
     jump: float
 
 
+@dataclass(slots=True)
+class _TimedStep:
+    """Moments of the device: begin, end, and the spans of waiting between them."""
+
+    begin: Any
+    waits: list[Span]
+    end: Any = None
+
+    def durations_ns(self, times: Times) -> tuple[int, int] | None:
+        """Of the whole step and of its waiting; None: the device has not reached its end yet."""
+        whole_ns = times.elapsed_ns(self.begin, self.end)
+        waits_ns = [times.elapsed_ns(*wait) for wait in self.waits]
+        if whole_ns is None or None in waits_ns:
+            return None
+        return whole_ns, sum(max(0, wait_ns or 0) for wait_ns in waits_ns)
+
+
 class StepTimer:
     """
     Times the steps of one rank. A step lasts from one call of `end_step` to the next. What is not waiting counts as
     computing, including the reading of data; the median over some steps excludes an occasional evaluation.
+
+    `times`: of the device that trains. A step that it has not reached when a summary is made counts in a later one.
     """
 
-    def __init__(self) -> None:
-        self._began_ns = time.monotonic_ns()
-        self._waited_ns = 0
-        self._computing: list[int] = []
-        self._waiting: list[int] = []
-        self._transfers: list[int] = []
-        self._losses: list[tuple[int, torch.Tensor, bool]] = []
+    def __init__(self, times: Times | None = None) -> None:
+        self.times: Times = times or HostTimes()
+        self._open = _TimedStep(self.times.now(), [])
+        self._ended: deque[_TimedStep] = deque(maxlen=_KEPT_STEPS)
+        self._spans: deque[Span] = deque(maxlen=_KEPT_STEPS)
+        self._losses: list[tuple[int, torch.Tensor | float, bool]] = []
         self._reported = 0  #: number of losses that an earlier summary contained
         self._step = 0
         self._is_common = True
         self._is_forward = False
         self._former = -1, False
 
-    def add_wait(self, duration_ns: int) -> None:
-        """This step waited so long for a synchronization."""
-        self._waited_ns += max(0, duration_ns)
+    def add_wait(self, begin: Any, end: Any) -> None:
+        """This step waited for a synchronization between these moments."""
+        self._open.waits.append((begin, end))
 
-    def add_transfer(self, duration_ns: int) -> None:
-        """A synchronization took so long, from its begin to its end."""
-        self._transfers.append(duration_ns)
+    def add_transfer(self, begin: Any, end: Any) -> None:
+        """A synchronization took from the one moment to the other."""
+        self._spans.append((begin, end))
 
     def record_loss(self, loss: torch.Tensor | float) -> None:
         """
@@ -67,29 +92,48 @@ class StepTimer:
 
     def end_step(self, is_common: bool) -> None:
         """`is_common`: the next step begins with parameters that are equal on all ranks."""
-        now_ns = time.monotonic_ns()
-        self._computing.append(now_ns - self._began_ns - self._waited_ns)
-        self._waiting.append(self._waited_ns)
+        now = self.times.now()
+        self._open.end = now
+        self._ended.append(self._open)
+        self._open = _TimedStep(now, [])
         self._former = self._step, self._is_common
-        self._began_ns, self._waited_ns, self._is_common, self._is_forward = now_ns, 0, is_common, False
+        self._is_common, self._is_forward = is_common, False
         self._step += 1
 
-    def summarize(self) -> StepSummary:
-        """The measurements since the last call."""
-        losses = [(step, float(loss), is_common) for step, loss, is_common in self._losses]
+    @property
+    def unread(self) -> list[torch.Tensor]:
+        """The losses whose values the next summary needs."""
+        return [loss for _, loss, _ in self._losses if isinstance(loss, torch.Tensor)]
+
+    def summarize(self, values: Sequence[float]) -> StepSummary:
+        """The measurements since the last call. `values`: those of `unread`."""
+        known = iter(values)
+        losses = [
+            (step, next(known) if isinstance(loss, torch.Tensor) else loss, is_common)
+            for step, loss, is_common in self._losses
+        ]
+        durations_ns = [found for found in self._reached() if found is not None]
         summary = StepSummary(
-            compute_ns=int(statistics.median(self._computing)) if self._computing else 0,
-            wait_ns=sum(self._waiting) // max(1, len(self._waiting)),
-            transfer_ns=min(self._transfers, default=None),
+            compute_ns=int(statistics.median(whole - waited for whole, waited in durations_ns)) if durations_ns else 0,
+            wait_ns=sum(waited for _, waited in durations_ns) // max(1, len(durations_ns)),
+            transfer_ns=min(self._transfers_ns(), default=None),
             loss=_mean([loss for _, loss, is_common in losses[self._reported :] if is_common]),
             jump=_jump(losses),
         )
-        for values in (self._computing, self._waiting, self._transfers):
-            values.clear()
         # The first loss of the next summary is compared with this one, which counts once.
-        self._losses = self._losses[-1:]
+        self._losses = list(losses[-1:])
         self._reported = len(self._losses)
         return summary
+
+    def _reached(self) -> Iterator[tuple[int, int] | None]:
+        while self._ended and (found := self._ended[0].durations_ns(self.times)) is not None:
+            self._ended.popleft()
+            yield found
+
+    def _transfers_ns(self) -> Iterator[int]:
+        while self._spans and (found := self.times.elapsed_ns(*self._spans[0])) is not None:
+            self._spans.popleft()
+            yield found
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -127,8 +171,8 @@ class Dissimilarity:
     def __init__(self) -> None:
         self._now: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._former: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._products: list[float] = []
-        self._squares: list[float] = []
+        self._products: list[torch.Tensor] = []
+        self._squares: list[torch.Tensor] = []
 
     def observe(self, bucket: GradBucket) -> Callable[[], None] | None:
         """
@@ -149,15 +193,22 @@ class Dissimilarity:
     def end_backward(self) -> None:
         pairs = [(self._now[key], self._former[key]) for key in self._now.keys() & self._former.keys()]
         if pairs:
-            self._products.append(math.fsum(float(torch.dot(now, former)) for (now, _), (former, _) in pairs))
-            squares = [math.fsum(float(both[of][1].square().sum()) for both in pairs) for of in (0, 1)]
-            self._squares.append(math.sqrt(squares[0] * squares[1]))
+            products = torch.stack([torch.dot(now, former) for (now, _), (former, _) in pairs])
+            squares = [torch.stack([both[of][1].square().sum() for both in pairs]).double().sum() for of in (0, 1)]
+            self._products.append(products.double().sum())
+            self._squares.append((squares[0] * squares[1]).sqrt())
         self._former, self._now = self._now, {}
 
-    def value(self) -> float:
-        """NaN: unknown."""
-        square = math.fsum(self._squares)
-        return math.fsum(self._products) / square if square > 0 else math.nan
+    @property
+    def unread(self) -> list[torch.Tensor]:
+        """What `value` needs the values of, on the device."""
+        return [*self._products, *self._squares]
+
+    def value(self, values: Sequence[float]) -> float:
+        """NaN: unknown. `values`: those of `unread`."""
+        products, squares = values[: len(values) // 2], values[len(values) // 2 :]
+        square = math.fsum(squares)
+        return math.fsum(products) / square if square > 0 else math.nan
 
 
 def _sampled(gradient: torch.Tensor) -> torch.Tensor:

@@ -122,7 +122,7 @@ class PushEncoder:
         return [list(piece) for piece in pieces]
 
     def _compressed(self, differences: FlatBuffers, shards: int) -> list[list[PushPart]]:
-        if not all(map(is_finite, differences)):
+        if not all(bool(is_finite(each)) for each in differences):
             return [list[PushPart](piece) for piece in split_shards(differences, shards)]
         residuals = self.residuals or [torch.zeros_like(flat) for flat in differences]
         whole = [flat + residual for flat, residual in zip(differences, residuals, strict=True)]

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,7 +25,7 @@ from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch.host_group import group_timeout
 from timesyncd.client.torch.metering import meter_ddp, metered
 from timesyncd.client.torch.peer_loss import peer_loss_text
-from timesyncd.client.torch.steps import HOST, Record, steps_of
+from timesyncd.client.torch.steps import Record, steps_of, times_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.training.compression import compression_hook, compressor
@@ -48,7 +49,9 @@ from timesyncd.training.torch.averaging import (
     OptimizerStateMismatch,
     ReplicaCheck,
     RowExchange,
+    Span,
     average_replicas,
+    read_together,
 )
 from timesyncd.training.torch.measurements import Dissimilarity, StepTimer
 from timesyncd.training.torch.topology_groups import TwoLevel, two_level
@@ -121,9 +124,10 @@ class Synchronizer:
         self._rows: list[list[Row]] = []
         self._decision = Decision.LOCAL
         self._sync_ns = self._sent_bytes = 0
+        self._sync_spans: deque[Span] = deque()
         self._reducer: BucketReducer = DenseReducer(self._group)
         self._replicas = ReplicaCheck(job, dist.get_process_group_ranks(self._group))
-        self._timer = StepTimer()
+        self._timer = StepTimer(times_of(ddp.device if ddp.device is not None else torch.device("cpu")))
         self._dissimilarity = Dissimilarity()
         self._controller: Controller | None = None
         self._changes: list[Change] = []
@@ -170,6 +174,7 @@ class Synchronizer:
 
     def report(self) -> Report:
         schedule = self._schedule
+        self._count_sync_spans()
         return Report(
             policy=self.policy,
             steps=schedule.step,
@@ -301,10 +306,8 @@ class Synchronizer:
             self._timer.begin_forward()
 
     def _before_update(self, *_: object) -> None:
-        ready_ns = steps_of(self._job).ready_ns if self._action.uses_ddp_reducer else None
-        if ready_ns is not None:
-            self._timer.add_wait(time.time_ns() - ready_ns)
         if self._action.uses_ddp_reducer:
+            self._add_wait_for_reduction()
             self._dissimilarity.end_backward()
         squared = None if self._voter is None else square_norm(self._ddp)
         if self._schedule.begin_exchange():
@@ -365,16 +368,27 @@ class Synchronizer:
             if must_average_replicas(self._schedule.strategy, next_strategy):
                 average_replicas(replica_tensors(self._ddp), self._optimizer, self._group)
 
-    def _row(self, square_norm: float | None) -> Row:
+    def _add_wait_for_reduction(self) -> None:
+        """From this rank's own last gradient to here, where its stream waits for the reduced ones."""
+        ready, now = steps_of(self._job).ready_stamp, self._timer.times.now()
+        if isinstance(ready, int):
+            self._timer.add_wait(now - max(0, time.time_ns() - ready), now)
+        elif ready is not None:
+            self._timer.add_wait(ready, now)
+
+    def _row(self, squared: torch.Tensor | None) -> Row:
         request_number, requested_policy = self._override.newest(self._job.plan())
-        replica, replica_round = self._replicas.take_hash()
         if self._action.averaging is not None:
-            for duration_ns in self._action.averaging.take_durations_ns():
-                self._timer.add_transfer(duration_ns)
-        summary = self._timer.summarize()
+            for transfer in self._action.averaging.take_transfers():
+                self._timer.add_transfer(*transfer)
+        losses, hashed, dissimilar, norm = read_together(
+            self._timer.unread, self._replicas.unread, self._dissimilarity.unread, [] if squared is None else [squared]
+        )
+        replica, replica_round = self._replicas.take_hash(hashed)
+        summary = self._timer.summarize(losses)
         return Row(
             step=self._schedule.step,
-            vote=self._voter is not None and square_norm is not None and self._voter.vote(square_norm),
+            vote=self._voter is not None and self._voter.vote(norm[0] if norm else 0.0),
             request_number=request_number,
             requested_policy=requested_policy,
             replica=replica,
@@ -385,7 +399,7 @@ class Synchronizer:
             loss=summary.loss,
             jump=summary.jump,
             rate=math.nan if (rate := self._rate()) is None else rate,
-            dissimilarity=self._dissimilarity.value(),
+            dissimilarity=self._dissimilarity.value(dissimilar),
         )
 
     def _inner_groups(self) -> TwoLevel | None:
@@ -405,19 +419,27 @@ class Synchronizer:
         averaging, record, steps = self._action.averaging, None, steps_of(self._job)
         if averaging is not None and self._decision is Decision.SYNC and self._job.world_size == self._group.size():
             with steps.safely:
-                record = Record(Kind.ALL_REDUCE, averaging.nbytes, HOST)
+                record = Record(Kind.ALL_REDUCE, averaging.nbytes, steps.stamps_for(averaging.sample))
                 steps.number(record)
-        began_ns = time.monotonic_ns()
+        times = self._timer.times
+        began = times.now()
         with self._as_sync_error("averaging"):
             yield
         if averaging is not None:
-            took_ns = time.monotonic_ns() - began_ns
-            self._sync_ns += took_ns
-            self._timer.add_wait(took_ns)
+            ended = times.now()
+            self._sync_spans.append((began, ended))
+            self._count_sync_spans()
+            self._timer.add_wait(began, ended)
         if record is not None:
             with steps.safely:
                 record.end = record.stamps.now()
                 steps.complete(record)
+
+    def _count_sync_spans(self) -> None:
+        """Add the durations that are known by now."""
+        while self._sync_spans and (took_ns := self._timer.times.elapsed_ns(*self._sync_spans[0])) is not None:
+            self._sync_spans.popleft()
+            self._sync_ns += took_ns
 
     @contextlib.contextmanager
     def _as_sync_error(self, what: str) -> Iterator[None]:
