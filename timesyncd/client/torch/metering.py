@@ -202,6 +202,8 @@ class StampedComm:
         self._kind = kind
         self._world_size = job.world_size
         self.steps: Steps | None = steps_of(job)
+        self.is_waited_for = False  #: a device's compute stream waits elsewhere
+        self.gathered: Record | None = None  #: for which it has not waited yet
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A saved or copied module has the collective without the meter."""
@@ -219,6 +221,9 @@ class StampedComm:
         finally:
             thread_state.hook = False
         if record is None or self.steps is None:
+            return work
+        if self.is_waited_for and input_tensor.is_cuda and not isinstance(work, dist.Work):
+            self._keep(self.steps, record)
             return work
         if not isinstance(work, dist.Work):
             _stamp_end(self.steps, record)
@@ -238,6 +243,15 @@ class StampedComm:
                 self.steps.ready(record.arrival)
             return record
         return None
+
+    def _keep(self, steps: Steps, record: Record) -> None:
+        """Until compute waits for it. One that compute did not wait for was hidden as a whole."""
+        former, self.gathered = self.gathered, record
+        with steps.safely:
+            record.end = record.stamps.now()
+            if former is not None:
+                former.begin = former.end
+                steps.complete(former)
 
 
 def _itself(comm: Any) -> Any:
@@ -276,13 +290,50 @@ def stamp_collectives(job: Job, module: FSDPModule) -> Callable[[], None]:
     return undo
 
 
+def _parameter_groups(shard: FSDPModule) -> list[Any]:
+    """torch 2.13 has several groups in a module, torch 2.11 one, or None."""
+    state: Any = shard._get_fsdp_state()
+    found = getattr(state, "_fsdp_param_groups", None)
+    groups = [getattr(state, "_fsdp_param_group", None)] if found is None else found
+    return [group for group in groups if group is not None]
+
+
+def _stamp_waits(group: Any, stamped: StampedComm) -> Callable[[], None]:
+    """
+    Compute waits for a gather where FSDP2 unshards the group's parameters, in another stream than the gather's. From there on the gather
+    is not hidden. Returns what removes it.
+    """
+    wait = getattr(group, "wait_for_unshard", None)
+    if wait is None:
+        return _nothing
+    stamped.is_waited_for = True
+
+    @functools.wraps(wait)
+    def wait_for_unshard() -> None:
+        record, stamped.gathered = stamped.gathered, None
+        steps = stamped.steps
+        if steps is not None and record is not None:
+            with steps.safely:
+                record.begin = record.stamps.now()
+                steps.complete(record)
+        wait()
+
+    group.wait_for_unshard = wait_for_unshard
+
+    def undo() -> None:
+        if group.__dict__.get("wait_for_unshard") is wait_for_unshard:  # not a later one
+            del group.wait_for_unshard
+
+    return undo
+
+
 def _stamp(
     job: Job, shard: FSDPModule, attribute: str, put: Callable[[Any], None] | None, kind: Kind
 ) -> list[Callable[[], None]]:
     """Empty if there is no such collective, or several, which the setter would replace by one."""
     if put is None:
         return []
-    groups = [group for group in shard._get_fsdp_state()._fsdp_param_groups if hasattr(group, attribute)]
+    groups = [group for group in _parameter_groups(shard) if hasattr(group, attribute)]
     if len(groups) != 1:
         return []
     comm = getattr(groups[0], attribute)
@@ -291,9 +342,11 @@ def _stamp(
         comm = comm.comm
     stamped = StampedComm(comm, kind, job)
     put(stamped)
+    forget_waits = _stamp_waits(groups[0], stamped) if kind is Kind.ALL_GATHER else _nothing
 
     def undo() -> None:
         stamped.steps = None
+        forget_waits()
         if getattr(groups[0], attribute) is stamped:  # not a later one
             put(comm)
 

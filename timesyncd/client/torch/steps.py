@@ -11,10 +11,12 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -27,6 +29,15 @@ _realtime_ns = time.time_ns
 
 #: A device time with a larger error is not used: its mark counts as lost.
 MAX_ERROR_NS = 100_000
+
+#: An anchor is renewed at each step's end, and by the first stamp after this time: so the drift since the nearest anchor adds 1 us at most.
+ANCHOR_INTERVAL_NS = 10_000_000
+
+#: How often the host asks for an anchor that it has just recorded. A card reaches one within a few microseconds, some ten questions.
+ANCHOR_POLLS = 32
+
+#: A stamp may lie some anchors back: the device reaches it after the host has gone on.
+KEPT_ANCHORS = 32
 
 #: The largest drift between the device's clock and the host's, and the resolution of an event's time (CUDA: 0.5 us).
 _DRIFT_PPM = 100
@@ -81,33 +92,6 @@ def cuda_event() -> TimingEvent:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-class EventPool:
-    """Events that are used again: to make one costs several times as much as to record it."""
-
-    def __init__(self, new_event: Callable[[], TimingEvent] | None = None) -> None:
-        self._new_event = new_event or cuda_event
-        self._free: list[TimingEvent] = []
-
-    def recorded(self) -> PooledEvent:
-        """An event in the device's current stream."""
-        event = self._free.pop() if self._free else self._new_event()
-        event.record()
-        return PooledEvent(event, self._free)
-
-
-class PooledEvent:
-    """A recorded event. It goes back to its pool with the last reference to this object."""
-
-    __slots__ = ("_free", "event")
-
-    def __init__(self, event: TimingEvent, free: list[TimingEvent]) -> None:
-        self.event = event
-        self._free = free
-
-    def __del__(self) -> None:
-        self._free.append(self.event)
-
-
 class Times(Protocol):
     """Moments of one device, and the durations between them."""
 
@@ -160,70 +144,161 @@ def times_of(device: torch.device) -> Times:
     return DeviceTimes() if device.type == "cuda" else UnknownTimes()
 
 
+class EventPool:
+    """Events that are used again: to make one costs several times as much as to record it."""
+
+    def __init__(self, new_event: Callable[[], TimingEvent] | None = None) -> None:
+        self._new_event = new_event or cuda_event
+        self._free: list[TimingEvent] = []
+
+    def recorded(self, record: Callable[[TimingEvent], None] | None = None) -> PooledEvent:
+        """An event in the device's current stream, or where `record` records it."""
+        event = self._free.pop() if self._free else self._new_event()
+        (record or record_here)(event)
+        return PooledEvent(event, self._free)
+
+
+class PooledEvent:
+    """A recorded event. It goes back to its pool with the last reference to this object."""
+
+    __slots__ = ("_free", "event")
+
+    def __init__(self, event: TimingEvent, free: list[TimingEvent]) -> None:
+        self.event = event
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free.append(self.event)
+
+
+@dataclass(slots=True)
+class Anchor:
+    """
+    An event that the device reached between two host times, in CLOCK_REALTIME ns. `at_ns`: its place on the device's own clock, from the
+    first anchor.
+    """
+
+    stamp: PooledEvent
+    earliest_ns: int
+    latest_ns: int
+    at_ns: int = 0
+
+    @property
+    def error_ns(self) -> int:
+        return (self.latest_ns - self.earliest_ns + 1) // 2
+
+    def error_at_ns(self, at_ns: int) -> int:
+        """The largest error of a time that is read by this anchor."""
+        return self.error_ns + _drift_ns(at_ns - self.at_ns)
+
+
+class SideStream:
+    """
+    Records events in a stream with nothing before them, so that the device reaches them at once, whatever the other streams have in
+    their queues. Not so where CUDA_DEVICE_MAX_CONNECTIONS is 1: all streams share one queue then.
+    """
+
+    def __init__(self) -> None:
+        self._stream: Any = None
+
+    def __call__(self, event: Any) -> None:
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+
+
+def record_here(event: TimingEvent) -> None:
+    """In the current stream."""
+    event.record()
+
+
 class DeviceStamps:
     """
     Stamps by events in the device's current stream, read in the host's CLOCK_REALTIME.
 
-    An anchor is an event with two host times: before it was recorded, and after it was first seen complete. The device reached it in
-    between. The anchors together limit the device's offset to the host to a range, and `error_ns` is half of its width. No call
-    synchronizes with the device; while the device is never idle, an anchor's range is as wide as the device's queue.
+    An anchor is an event in a stream with nothing before it, with two host times: before it was recorded, and after it was seen complete.
+    The device reached it in between. A stamp is read by the anchor that leaves the smallest error. No call synchronizes with the device;
+    to see an anchor at once, the host asks ANCHOR_POLLS times.
     """
 
     def __init__(
-        self, new_event: Callable[[], TimingEvent] = cuda_event, realtime_ns: Callable[[], int] = time.time_ns
+        self,
+        new_event: Callable[[], TimingEvent] = cuda_event,
+        realtime_ns: Callable[[], int] = time.time_ns,
+        record_aside: Callable[[TimingEvent], None] = record_here,
     ) -> None:
-        self._new_event = new_event
+        self._pool = EventPool(new_event)
         self._realtime_ns = realtime_ns
-        self._pending: tuple[TimingEvent, int] | None = None
-        self._base: TimingEvent | None = None
-        self._earliest_ns = 0
-        self._latest_ns = 0
+        self._record_aside = record_aside
+        self._pending: tuple[PooledEvent, int] | None = None
+        self._anchors: deque[Anchor] = deque(maxlen=KEPT_ANCHORS)
 
     @property
     def error_ns(self) -> int | None:
-        """The largest error of a read time against the host's clock; None: there is no anchor yet."""
-        return None if self._base is None else (self._latest_ns - self._earliest_ns + 1) // 2
+        """The largest error of a time that is read at the newest anchor; None: there is no anchor yet."""
+        return self._anchors[-1].error_ns if self._anchors else None
 
-    def now(self) -> TimingEvent:
-        event = self._new_event()
-        event.record()
-        return event
+    def now(self) -> PooledEvent:
+        if not self._anchors or self._realtime_ns() - self._anchors[-1].latest_ns >= ANCHOR_INTERVAL_NS:
+            self.anchor()
+        return self._pool.recorded()
 
-    def reached(self, stamp: TimingEvent) -> bool:
+    def reached(self, stamp: PooledEvent) -> bool:
         """False until there is an anchor."""
         self._complete_anchor()
-        return self._base is not None and stamp.query()
+        return bool(self._anchors) and stamp.event.query()
 
-    def read(self, stamp: TimingEvent) -> int | None:
+    def read(self, stamp: PooledEvent) -> int | None:
         """Only for a stamp that is `reached`. None: the error exceeds MAX_ERROR_NS."""
-        if self._base is None or self.error_ns is None:
+        found = self.read_with_error(stamp)
+        return None if found is None or found[1] > MAX_ERROR_NS else found[0]
+
+    def read_with_error(self, stamp: PooledEvent) -> tuple[int, int] | None:
+        """The time of a stamp that is `reached`, and its largest error; None: there is no anchor yet."""
+        if not self._anchors:
             return None
-        elapsed_ns = _elapsed_ns(self._base, stamp)
-        if self.error_ns + _drift_ns(elapsed_ns) > MAX_ERROR_NS:
-            return None
-        return (self._earliest_ns + self._latest_ns) // 2 + elapsed_ns
+        newest = self._anchors[-1]
+        elapsed_ns = _elapsed_ns(newest.stamp.event, stamp.event)
+        at_ns = newest.at_ns + elapsed_ns
+        best = min(self._anchors, key=lambda anchor: anchor.error_at_ns(at_ns))
+        if best is not newest:
+            elapsed_ns = _elapsed_ns(best.stamp.event, stamp.event)
+        return (best.earliest_ns + best.latest_ns) // 2 + elapsed_ns, best.error_ns + _drift_ns(elapsed_ns)
 
     def anchor(self) -> None:
         """Record a new anchor unless the device has not reached the last one."""
         self._complete_anchor()
-        if self._pending is None:
-            recorded_ns = self._realtime_ns()
-            self._pending = (self.now(), recorded_ns)
+        if self._pending is not None:
+            return
+        recorded_ns = self._realtime_ns()
+        stamp = self._pool.recorded(self._record_aside)
+        self._pending = stamp, recorded_ns
+        for _ in range(ANCHOR_POLLS):
+            if stamp.event.query():
+                break
+        self._complete_anchor()
 
     def _complete_anchor(self) -> None:
-        """Use the pending anchor once the device has reached it. It becomes the new base, so that elapsed times stay short."""
-        if self._pending is None or not self._pending[0].query():
+        """Use the pending anchor once the device has reached it."""
+        if self._pending is None or not self._pending[0].event.query():
             return
-        (event, recorded_ns), self._pending = self._pending, None
-        earliest_ns, latest_ns = recorded_ns, self._realtime_ns()
-        if self._base is not None:
-            elapsed_ns = _elapsed_ns(self._base, event)
-            drift_ns = _drift_ns(elapsed_ns)
-            earlier_ns = max(earliest_ns, self._earliest_ns + elapsed_ns - drift_ns)
-            later_ns = min(latest_ns, self._latest_ns + elapsed_ns + drift_ns)
-            if earlier_ns <= later_ns:  # else the host's clock was set: the newest anchor alone counts
-                earliest_ns, latest_ns = earlier_ns, later_ns
-        self._base, self._earliest_ns, self._latest_ns = event, earliest_ns, latest_ns
+        (stamp, recorded_ns), self._pending = self._pending, None
+        anchor = Anchor(stamp, recorded_ns, self._realtime_ns())
+        if self._anchors:
+            self._narrow(anchor, self._anchors[-1])
+        self._anchors.append(anchor)
+
+    def _narrow(self, anchor: Anchor, former: Anchor) -> None:
+        """By what the former anchor leaves possible."""
+        elapsed_ns = _elapsed_ns(former.stamp.event, anchor.stamp.event)
+        drift_ns = _drift_ns(elapsed_ns)
+        anchor.at_ns = former.at_ns + elapsed_ns
+        earliest_ns = max(anchor.earliest_ns, former.earliest_ns + elapsed_ns - drift_ns)
+        latest_ns = min(anchor.latest_ns, former.latest_ns + elapsed_ns + drift_ns)
+        if earliest_ns <= latest_ns:
+            anchor.earliest_ns, anchor.latest_ns = earliest_ns, latest_ns
+        else:  # the host's clock was set: the newest anchor alone counts
+            self._anchors.clear()
 
 
 def _drift_ns(elapsed_ns: int) -> int:
@@ -336,6 +411,8 @@ class Steps:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.device: DeviceStamps | None = None
+        self.unknown_device: str | None = None  #: the type of a device that has no timestamps
+        self._refusals: set[str] = set()
         self.ending_optimizers = 0  #: how many optimizers end the steps
         self._step = 0
         self._ended: int | None = None
@@ -373,12 +450,18 @@ class Steps:
         self.job.meter.count_lost(marks)
 
     def stamps_for(self, tensor: torch.Tensor | None) -> Stamps:
-        """The stamps of the CUDA device that the tensor is on, else of the host."""
-        if tensor is None or not tensor.is_cuda:
+        """
+        The stamps of the CUDA device that the tensor is on, else of the host. Raises RuntimeError for another kind of device, and while a
+        CUDA graph is captured.
+        """
+        if tensor is None or tensor.device.type == "cpu":
             return HOST
-        _refuse_capture()
+        if tensor.device.type != "cuda":
+            self.unknown_device = tensor.device.type
+            self._refuse(f"the client knows no timestamps of {tensor.device.type.upper()} devices")
+        self._refuse_capture()
         if self.device is None:
-            self.device = DeviceStamps()
+            self.device = DeviceStamps(record_aside=SideStream())
             self.device.anchor()
         return self.device
 
@@ -435,7 +518,9 @@ class Steps:
 
     def _end(self) -> None:
         if self.device is not None:
-            _refuse_capture()
+            self._refuse_capture()
+        if self.unknown_device is not None:
+            self._refuse(f"the client knows no timestamps of {self.unknown_device.upper()} devices")
         whole = Record(Kind.STEP, 0, self.device or HOST)
         whole.end, whole.arrival, whole.begin = whole.arrival, self._begin, self._ready
         kept, self._kept, self._numbered = self._kept, [], False
@@ -483,15 +568,21 @@ class Steps:
                 self.job.meter.mark_at(record.key, record.number, *times_ns, record.kind, record.bytes)
         return True
 
+    def _refuse_capture(self) -> None:
+        """An event during the capture of a CUDA graph would invalidate the graph."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            self._refuse("a CUDA graph is being captured, and what is replayed calls no hook")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        """Warn once for each reason. Raises RuntimeError, which makes a lost mark."""
+        if reason not in self._refusals:
+            self._refusals.add(reason)
+            warnings.warn(f"timesyncd does not timestamp this: {reason}; such marks count as lost", stacklevel=3)
+        raise RuntimeError(reason)
+
     def _drop(self, records: list[Record] | deque[Record]) -> None:
         self.count_lost(len(records))
         records.clear()
-
-
-def _refuse_capture() -> None:
-    """An event during the capture of a CUDA graph would invalidate the graph. Raises RuntimeError, which makes a lost mark."""
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("a CUDA graph is being captured")
 
 
 def steps_of(job: Job) -> Steps:

@@ -187,7 +187,7 @@ def test_an_all_reduce_on_a_device_has_the_device_s_times(monkeypatch: pytest.Mo
         device = DeviceStamps(Event, lambda: 1_000_000_000)
         monkeypatch.setattr(Steps, "stamps_for", lambda steps, tensor: device)
         all_reduce(job, 4, torch.ones(1))
-        reached_ms += [0.0, 5.0, 6.0]  # ready, reduced, the anchor
+        reached_ms += [0.0, 1.0, 6.0]  # the anchor, ready, reduced
         steps_of(job).close()
         job.close()
         marks.close()

@@ -326,3 +326,22 @@ def test_an_update_s_own_work_is_own_overhead(rank: Rank, monkeypatch: pytest.Mo
     steps_of(rank.job).end()
 
     assert meter.own_overhead_ns >= 50_000
+
+
+def test_a_device_of_another_kind_is_named_and_not_timestamped(rank: Rank) -> None:
+    """One warning names it; its collectives and steps count as lost, since the host's clock says nothing of its queue."""
+    steps = steps_of(rank.job)
+
+    def run() -> None:
+        for _ in range(3):
+            with steps.safely:
+                Record(Kind.ALL_REDUCE, 8, steps.stamps_for(torch.empty(2, device="meta")))
+            steps.end()
+        steps.close()
+
+    with pytest.warns(UserWarning, match="knows no timestamps of META devices") as warned:
+        run()
+
+    assert len(warned) == 1
+    assert rank.job.meter.lost == 6
+    assert rank.marked() == []

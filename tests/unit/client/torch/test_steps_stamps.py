@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from timesyncd.client.torch.steps import MAX_ERROR_NS, DeviceStamps, HostStamps
+from timesyncd.client.torch.steps import ANCHOR_INTERVAL_NS, MAX_ERROR_NS, DeviceStamps, EventPool, HostStamps
 from timesyncd.jobs.arrivals import DEVICE_ERROR_NS
 
 MS = 1_000_000
@@ -33,6 +37,18 @@ class Device:
     def stamps(self) -> DeviceStamps:
         return DeviceStamps(self.event, self.host_ns)
 
+    def stamps_aside(self, latency_ns: int) -> DeviceStamps:
+        """With anchors in a stream of their own. The host needs some time for each question and each reading of its clock."""
+
+        def aside(event: Any) -> None:
+            event.reached_ns = self.now_ns + latency_ns
+
+        def host_ns() -> int:
+            self.now_ns += 100
+            return self.host_ns()
+
+        return DeviceStamps(lambda: AskedEvent(self), host_ns, aside)
+
 
 @dataclass
 class FakeEvent:
@@ -53,6 +69,18 @@ class FakeEvent:
         return apart_ns * (1 + self.device.ppm / 1e6) / MS
 
 
+class AskedEvent(FakeEvent):
+    """A question takes the host 300 ns."""
+
+    def query(self) -> bool:
+        self.device.now_ns += 300
+        return super().query()
+
+    def elapsed_time(self, end_event: FakeEvent, /) -> float:
+        assert self.reached_ns is not None and end_event.reached_ns is not None
+        return (end_event.reached_ns - self.reached_ns) * (1 + self.device.ppm / 1e6) / MS
+
+
 def test_the_host_s_stamps_are_the_times_themselves() -> None:
     """Nothing is read later."""
     stamps = HostStamps()
@@ -65,8 +93,10 @@ def test_device_stamps_are_read_in_the_host_s_time() -> None:
     """An event is readable once the device has reached it, and has that time, however late it is read."""
     device = Device()
     stamps = device.stamps()
+    device.work(MS)
     before_any = stamps.now()
     reached_before = stamps.reached(before_any)
+    device.now_ns += MS
     stamps.anchor()  # the device is idle, so the anchor is exact
     device.work(7 * MS)
     true_ns, stamp = device.host_ns() + 7 * MS, stamps.now()
@@ -143,3 +173,83 @@ def test_after_the_host_clock_is_set_the_newest_anchor_counts() -> None:
 
     assert stamps.reached(stamp)
     assert stamps.read(stamp) == device.host_ns()
+
+
+def reached_ns(stamp: Any) -> int:
+    found: int = stamp.event.reached_ns
+    return found
+
+
+@given(
+    ppm=st.integers(-90, 90),
+    latency_ns=st.integers(0, 5_000),
+    steps=st.lists(st.tuples(st.integers(0, 60 * MS), st.integers(0, 60 * MS)), min_size=1, max_size=40),
+)
+def test_the_true_time_is_within_the_error(ppm: int, latency_ns: int, steps: list[tuple[int, int]]) -> None:
+    """Whatever the queue, the drift and the pace of the host: each stamp is read, by the anchor nearest to it, and is right."""
+    device = Device(ppm)
+    stamps, waiting = device.stamps_aside(latency_ns), deque[tuple[Any, int]]()
+    for work_ns, passed_ns in steps:
+        device.work(work_ns)
+        stamp = stamps.now()
+        waiting.append((stamp, device.host_ns(reached_ns(stamp))))
+        stamps.anchor()
+        device.now_ns += passed_ns
+        while waiting and stamps.reached(waiting[0][0]):
+            stamp, true_ns = waiting.popleft()
+            found = stamps.read_with_error(stamp)
+            assert found is not None and abs(found[0] - true_ns) <= found[1]
+
+
+def test_a_device_that_is_never_idle_is_read_with_a_small_error() -> None:
+    """The anchors pass the queue by: what a step's stamps leave open is an anchor's own width, and the drift over some milliseconds."""
+    device, errors_ns = Device(50), []
+    stamps, waiting = device.stamps_aside(4_000), deque[tuple[Any, int]]()
+    device.work(100 * MS)  # the host is five steps ahead
+    for _ in range(300):
+        device.work(20 * MS)
+        stamp = stamps.now()
+        waiting.append((stamp, device.host_ns(reached_ns(stamp))))
+        stamps.anchor()
+        device.now_ns += 20 * MS - 20_000
+        if len(waiting) > 10:  # the marks are read late
+            stamp, true_ns = waiting.popleft()
+            assert stamps.reached(stamp)
+            stamp_ns, error_ns = stamps.read_with_error(stamp) or (0, 0)
+            assert stamps.read(stamp) == stamp_ns
+            assert abs(stamp_ns - true_ns) <= error_ns
+            errors_ns.append(error_ns)
+
+    assert len(errors_ns) == 290
+    assert max(errors_ns) <= 6_000
+
+
+def test_an_anchor_is_renewed_by_stamps() -> None:
+    """In a long step the stamps themselves renew it, so that the drift since the nearest one stays small."""
+    device = Device(80)
+    stamps = device.stamps_aside(0)
+    for _ in range(100):
+        device.now_ns += ANCHOR_INTERVAL_NS
+        stamp, true_ns = stamps.now(), device.host_ns(device.now_ns)
+    found = stamps.read_with_error(stamp)
+
+    assert found is not None and abs(found[0] - true_ns) <= found[1] <= 3_000
+
+
+def test_events_are_used_again() -> None:
+    """One goes back to the pool with the last reference to its stamp, and not before."""
+    made: list[Any] = []
+
+    def event() -> Any:
+        made.append(FakeEvent(Device()))
+        return made[-1]
+
+    pool = EventPool(event)
+    first = pool.recorded()
+    second = pool.recorded()
+    del first
+    third = pool.recorded()
+
+    assert len(made) == 2
+    assert third.event is made[0]
+    assert second.event is made[1]
