@@ -7,9 +7,10 @@ computing that takes longer than its median; a remedy removes pauses or inserts 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from timesyncd.audit.timeline import RankStep, RankSync, RecordedStep, Run
 from timesyncd.units import percentile
@@ -227,26 +228,33 @@ def _slack_used(case: ReplayCase) -> list[Run] | str:
     return changed
 
 
+def _no_pauses(case: ReplayCase) -> list[Run] | str:
+    if not pauses_of(case.runs):
+        return "no pause is longer than usual, so there is nothing to remove"
+    return without_pauses(case.runs)
+
+
 def _pauses_together(case: ReplayCase) -> list[Run] | str:
-    """The k-th pauses of all ranks move into the step of the earliest of them."""
-    found = pauses_of(case.runs)
-    if not found:
-        return "no pause is longer than usual, so there is nothing to synchronize"
-    if len({pause.rank for pause in found}) < 2:
-        return "only one rank pauses"
-    changed = []
-    for run, calm in zip(case.runs, without_pauses(case.runs), strict=True):
-        by_rank: dict[int, list[Pause]] = defaultdict(list)
+    """
+    The longest pauses of all ranks move into one step, then the second longest, and so on, each time into the step of
+    the longest of them. So a pair costs its longer pause, and pairing by size costs least.
+    """
+    by_rank: dict[int, list[tuple[int, Pause]]] = defaultdict(list)
+    for number, run in enumerate(case.runs):
         for pause in pauses_of([run]):
-            by_rank[pause.rank].append(pause)
-        steps = list(calm.steps)
-        for number in range(max(map(len, by_rank.values()), default=0)):
-            together = [pauses[number] for pauses in by_rank.values() if number < len(pauses)]
-            at = min(pause.step for pause in together)
-            for pause in together:
-                steps[at] = with_pause(steps[at], pause.rank, pause.ns)
-        changed.append(replace(run, steps=tuple(steps)))
-    return changed
+            by_rank[pause.rank].append((number, pause))
+    if not by_rank:
+        return "no pause is longer than usual, so there is nothing to synchronize"
+    if len(by_rank) < 2:
+        return "only one rank pauses"
+    in_order = [sorted(found, key=lambda one: -one[1].ns) for found in by_rank.values()]
+    changed = [list(run.steps) for run in without_pauses(case.runs)]
+    for together in zip_longest(*in_order):
+        found = [one for one in together if one is not None]
+        number, longest = max(found, key=lambda one: one[1].ns)
+        for _, pause in found:
+            changed[number][longest.step] = with_pause(changed[number][longest.step], pause.rank, pause.ns)
+    return [replace(run, steps=tuple(steps)) for run, steps in zip(case.runs, changed, strict=True)]
 
 
 def without_pauses(runs: Sequence[Run]) -> list[Run]:
@@ -309,9 +317,15 @@ REMEDIES = (
         _slack_used,
     ),
     Remedy(
+        "no_pauses",
+        "No pauses",
+        "What interrupts single ranks (garbage collection, a checkpoint of one rank) is removed, or done beside the training.",
+        _no_pauses,
+    ),
+    Remedy(
         "pauses_together",
         "Synchronized pauses",
-        "The pauses of all ranks take place in one step, so that the longest counts once; none becomes rarer or shorter.",
+        "The ranks pause in the same steps, their pauses paired by size, so that only the longest counts; none becomes rarer or shorter.",
         _pauses_together,
     ),
     *(
@@ -359,30 +373,33 @@ class Pause:
 
 
 def pauses_of(runs: Sequence[Run]) -> list[Pause]:
-    """In the order of the runs and their steps. Work that all ranks do in one step is no pause."""
+    """
+    In the order of the runs and their steps. Work that all ranks do in one step is no pause, only what a rank does
+    beyond the least of them.
+    """
     return [pause for run in runs for pause in _of_run(run)]
 
 
 def _of_run(run: Run) -> list[Pause]:
     ranks = range(len(run.starts_ns))
-    found = [pause for rank in ranks for pause in _of_rank(run, rank)]
-    at_once = Counter(pause.step for pause in found)
-    return sorted(
-        (pause for pause in found if at_once[pause.step] < len(ranks)), key=lambda pause: (pause.step, pause.rank)
-    )
+    excess_ns = [_excess_ns([step.ranks[rank].compute_ns for step in run.steps]) for rank in ranks]
+    common_ns = [max(0, min(of_step)) for of_step in zip(*excess_ns, strict=True)]
+    found = [pause for rank in ranks for pause in _of_rank(run, rank, excess_ns[rank], common_ns)]
+    return sorted(found, key=lambda pause: (pause.step, pause.rank))
 
 
-def _of_rank(run: Run, rank: int) -> list[Pause]:
-    computed = [step.ranks[rank].compute_ns for step in run.steps]
-    typical_ns = percentile(computed, 50)
-    spread_ns = percentile([abs(value - typical_ns) for value in computed], 50)
+def _excess_ns(computed_ns: Sequence[int]) -> list[int]:
+    typical_ns = percentile(computed_ns, 50)
+    return [value - typical_ns for value in computed_ns]
+
+
+def _of_rank(run: Run, rank: int, excess_ns: Sequence[int], common_ns: Sequence[int]) -> list[Pause]:
+    typical_ns = run.steps[0].ranks[rank].compute_ns - excess_ns[0]
+    spread_ns = percentile([abs(value) for value in excess_ns], 50)
     at_least_ns = max(typical_ns * _SHARE_PERCENT // 100, _SPREADS * spread_ns, 1)
     typical = _typical_parts(run, rank)
-    return [
-        Pause(rank, at, value - typical_ns, typical)
-        for at, value in enumerate(computed)
-        if value - typical_ns >= at_least_ns
-    ]
+    own_ns = [excess - common for excess, common in zip(excess_ns, common_ns, strict=True)]
+    return [Pause(rank, at, value, typical) for at, value in enumerate(own_ns) if value >= at_least_ns]
 
 
 def _typical_parts(run: Run, rank: int) -> tuple[RankSync, ...]:
