@@ -13,13 +13,17 @@ from timesyncd.audit.report import (
     BeforeAfter,
     BucketReport,
     EstimateReport,
+    LateSpanReport,
     OverheadSourceReport,
     RankWait,
+    RareReport,
     RemedyReport,
     StageReport,
     StragglerReport,
 )
 from timesyncd.audit.timeline import Run, runs
+from timesyncd.jobs.onset import LateSpan
+from timesyncd.jobs.rare_waits import RareWaits
 from timesyncd.units import percentile
 
 
@@ -41,6 +45,9 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         sync_overhead_interval=_estimate(bootstrap.estimate(samples, lambda sums: sums.overhead)) if samples else None,
         wait_ns=_waits(now),
         stragglers=_stragglers(now),
+        rare=None if now.rare is None else _rare(now, now.rare),
+        late_spans=[_late_span(now, span) for span in now.late_spans],
+        unreduced_steps=now.unreduced_steps,
         sources=_sources(now, overhead or 0.0),
         stages=_stages(now),
         remedies=_remedies(now, replayable, advice),
@@ -60,8 +67,8 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
 
 
 def comparable_runs(now: Measured) -> list[Run]:
-    """The runs that can be replayed: none if the ranks are not comparable, or for a single rank."""
-    if now.attribution.method is None or now.recording.world_size < 2:
+    """The runs that can be replayed: none if the ranks are not comparable or train apart, or for a single rank."""
+    if now.attribution.method is None or now.recording.world_size < 2 or now.trains_apart:
         return []
     return runs(now.aligned)
 
@@ -100,6 +107,40 @@ def _stragglers(now: Measured) -> list[StragglerReport]:
     ]
 
 
+#: The largest number of rare steps in a report, the first ones.
+_MAX_RARE_STEPS = 100
+
+
+def _rare(now: Measured, found: RareWaits) -> RareReport:
+    return RareReport(
+        steps=list(found.steps[:_MAX_RARE_STEPS]),
+        count=len(found.steps),
+        compared_steps=found.compared_steps,
+        share=found.share,
+        wait_ns=found.wait_ns,
+        rank=found.rank,
+        node=None if found.rank is None else now.recording.nodes.get(found.rank),
+        rank_steps=found.rank_steps,
+        every=found.every,
+        overhead_elsewhere=now.overhead_without(found.steps),
+    )
+
+
+def _late_span(now: Measured, span: LateSpan) -> LateSpanReport:
+    late = span.straggler
+    return LateSpanReport(
+        rank=late.rank,
+        node=now.recording.nodes.get(late.rank, ""),
+        from_step=span.first if span.began else None,
+        to_step=span.last if span.ended else None,
+        lateness_p50_ns=late.lateness_p50_ns,
+        exposed_ns=late.exposed_ns,
+        where=late.where,
+        first_ns=None if span.trend is None else span.trend.first_ns,
+        last_ns=None if span.trend is None else span.trend.last_ns,
+    )
+
+
 def _sources(now: Measured, overhead: float) -> list[OverheadSourceReport]:
     return [
         OverheadSourceReport(
@@ -132,7 +173,6 @@ def _stages(now: Measured) -> list[StageReport]:
 
 def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.BucketAdvice | None) -> list[RemedyReport]:
     """In the order of gain; remedies that do not apply are last."""
-    stragglers = {found.rank for found in now.attribution.stragglers if found.verdict == "straggler"}
     found = [
         RemedyReport(
             name=gain.remedy.name,
@@ -143,7 +183,7 @@ def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.BucketAd
             assumption=gain.remedy.assumption,
             reason=gain.reason,
         )
-        for gain in remedies.gains(replayable, stragglers)
+        for gain in remedies.gains(replayable, now.late_ranks)
     ]
     if advice is not None:
         found.append(_resized(advice, bootstrap.sum_of(now.samples)))

@@ -6,8 +6,16 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from timesyncd.audit.measured import MIN_STEPS_WITHOUT_FIRST
-from timesyncd.audit.report import AuditReport, BucketReport, OverheadSourceReport, StragglerReport
+from timesyncd.audit.report import (
+    AuditReport,
+    BucketReport,
+    LateSpanReport,
+    OverheadSourceReport,
+    RareReport,
+    StragglerReport,
+)
 from timesyncd.clocks import NS_PER_S
+from timesyncd.ipc.job_datagram import split_step
 from timesyncd.ipc.job_segment import Method
 
 #: A cost below this share of the time is reported without a number.
@@ -23,12 +31,65 @@ def headline(report: AuditReport) -> str:
         return f"No step of {report.job} is recorded completely, so its synchronization cannot be assessed."
     if report.world_size == 1:
         return f"{report.job} has one rank, so there is nothing to compare."
+    if _trains_apart(report):
+        return (
+            f"{report.unreduced_steps:,} of {report.steps:,} steps reduce nothing: the ranks train apart in them, "
+            "or reduce by calls that are not metered."
+        )
     worst = next((straggler for straggler in report.stragglers if straggler.verdict == "straggler"), None)
+    spans = [span_text(span) for span in report.late_spans if worst is None or span.rank == worst.rank]
+    total = f"Synchronization takes {percent(report.sync_overhead)} of the job's time in total."
     if worst is not None:
-        return f"{_late(worst)} {_straggler_cost(worst, report)} Synchronization takes {percent(report.sync_overhead)} of the job's time in total."
+        return " ".join([_late(worst), *spans, _straggler_cost(worst, report), total])
+    if spans:
+        return " ".join([*spans, total])
     overhead = f"Synchronization costs {percent(report.sync_overhead)} of this job's time"
-    most = f", most of it {_cause(report.sources[0])}" if report.sources else ""
+    if report.rare is not None:
+        return f"{overhead}: {rare_text(report.rare)}."
+    most = f", most of it {_cause(report)}" if report.sources else ""
     return f"{overhead}{most}; {_straggler_clause(report)}."
+
+
+def _trains_apart(report: AuditReport) -> bool:
+    return 2 * report.unreduced_steps > report.steps
+
+
+def rare_text(rare: RareReport) -> str:
+    """The steps that hold most of the waiting, such as "4 of 99 steps hold 96 % of the waiting, for rank 0, 2 s each"."""
+    one = rare.count == 1
+    found = f"{rare.count:,} of {rare.compared_steps:,} steps {'holds' if one else 'hold'} {percent(rare.share, 0)} of the waiting"
+    if rare.rank is None:
+        found += f" ({short_duration(rare.wait_ns)}{'' if one else ' each'}; too few to tell a cause from chance, so no rank is named)"
+    else:
+        named = f"for rank {rare.rank}" + (f" in {rare.rank_steps} of them" if rare.rank_steps < rare.count else "")
+        found += f", {named}, {short_duration(rare.wait_ns)} each"
+        found += f", every {rare.every} steps" if rare.every else ""
+    if rare.overhead_elsewhere is not None:
+        found += f"; the other steps have an overhead of {percent(rare.overhead_elsewhere)}"
+    return found
+
+
+def span_text(span: LateSpanReport) -> str:
+    """In which steps a rank is late, by how much, and how that changes."""
+    by = short_duration(span.lateness_p50_ns)
+    if span.first_ns is not None and span.last_ns is not None:
+        by = f"{short_duration(span.first_ns)} at first, {short_duration(span.last_ns)} at last"
+    name = f"Rank {span.rank} on {span.node}"
+    match span.from_step, span.to_step:
+        case None, None:
+            return f"The lateness of rank {span.rank} changes steadily: {by}."
+        case first, None if first is not None:
+            return f"{name} is late since step {step_label(first)}: {by} at {span.where}."
+        case None, last if last is not None:
+            return f"{name} was late up to step {step_label(last)}: {by} at {span.where}."
+        case _:
+            return f"{name} was late from step {step_label(span.from_step or 0)} to step {step_label(span.to_step or 0)}: {by} at {span.where}."
+
+
+def step_label(key: int) -> str:
+    """For people: the step, preceded by its epoch unless that is 0: `4,210`, `2:1,203`."""
+    epoch, step = split_step(key)
+    return f"{epoch}:{step:,}" if epoch else f"{step:,}"
 
 
 def _late(worst: StragglerReport) -> str:
@@ -58,18 +119,26 @@ def _recorded_ranks(report: AuditReport) -> int:
     return sum(bool(wait.node) for wait in report.wait_ns)
 
 
-def _cause(source: OverheadSourceReport) -> str:
-    match source.cause:
-        case "wait" if source.rank is not None:
-            return f"({percent(source.share, 0)}) waiting for rank {source.rank} at {source.where}"
-        case "wait":
-            return f"({percent(source.share, 0)}) waiting for one another at {source.where}"
+def _cause(report: AuditReport) -> str:
+    """
+    The largest cause. Waits for ranks of which none is persistently late are one cause: each rank comes last sometimes,
+    so naming the one that did so most would accuse it.
+    """
+    most = report.sources[0]
+    waits: dict[str, float] = {}
+    for source in report.sources:
+        if source.cause == "wait":
+            waits[source.where] = waits.get(source.where, 0.0) + source.share
+    where = max(waits, key=lambda each: waits[each], default="")
+    if waits and waits[where] >= most.share:
+        return f"({percent(waits[where], 0)}) waiting for one another at {where}"
+    match most.cause:
         case "transfer":
-            return f"({percent(source.share, 0)}) the transfer of {source.where}"
+            return f"({percent(most.share, 0)}) the transfer of {most.where}"
         case "request":
-            return f"({percent(source.share, 0)}) rank {source.rank}'s requests to a parameter server"
+            return f"({percent(most.share, 0)}) rank {most.rank}'s requests to a parameter server"
         case _:
-            return f"({percent(source.share, 0)}) at {source.where}"
+            return f"({percent(most.share, 0)}) at {most.where}"
 
 
 def cause_text(source: OverheadSourceReport) -> str:
@@ -108,6 +177,10 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
             f"The recording covers only {short_duration(whole_steps * report.step_ns.value)}: over so short a time, another process "
             "on a rank's core also makes that rank late. Record longer."
         )
+    if _trains_apart(report):
+        yield "No remedy is offered: in most steps there is no synchronization to replay."
+    elif report.unreduced_steps:
+        yield f"{report.unreduced_steps:,} of {report.steps:,} steps reduce nothing, so they are not replayed."
     if unwaited:
         yield (
             f"{unwaited} synchronizations did not make all ranks wait: some ranks left before others arrived (local SGD, a group of "

@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from timesyncd.audit.bootstrap import StepSample
 from timesyncd.audit.build import report
-from timesyncd.audit.headline import bucket_lines, cause_text, percent, short_duration
+from timesyncd.audit.headline import bucket_lines, cause_text, percent, rare_text, short_duration, span_text, step_label
 from timesyncd.audit.measured import Measured, measured, median_length_ns
 from timesyncd.audit.report import AuditReport, BeforeAfter, EstimateReport, RemedyReport
 from timesyncd.errors import TimesyncdError
@@ -56,6 +56,7 @@ def html(report: AuditReport, now: Measured, before: Measured | None = None) -> 
         "percent": _percent,
         "interval": _interval,
         "cause": cause_text,
+        "step": step_label,
         "share": lambda ratio: percent(ratio, 0),
     }
     template = environment.from_string(files("timesyncd.audit").joinpath("report.html").read_text(encoding="utf-8"))
@@ -65,6 +66,7 @@ def html(report: AuditReport, now: Measured, before: Measured | None = None) -> 
         method=_METHODS[report.method],
         plots=_plots(report, now, before, ranks),
         ranks=ranks,
+        findings_lines=findings_lines(report),
         bucket_lines=[] if report.buckets is None else bucket_lines(report.buckets),
         stages=sorted(report.stages, key=lambda stage: -stage.cost_ns)[:_MAX_STAGES],
     )
@@ -128,8 +130,9 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def summary(found: AuditReport, folder: Path) -> list[str]:
-    """Lines for a terminal: the headline, the stragglers, the best remedy, and the path of the page."""
+    """Lines for a terminal: the headline, the stragglers, the best remedy, the limits of all that, and the page's path."""
     lines = [found.headline]
+    lines += [f"  {line}" for line in findings_lines(found) if line not in found.headline]
     lines += [
         f"  rank {one.rank} on {one.node}: {short_duration(one.lateness_p50_ns)} late at {one.where}, last in {percent(one.last_share, 0)} of the "
         f"steps; the others waited {short_duration(one.exposed_ns)} in total ({one.verdict})"
@@ -139,8 +142,20 @@ def summary(found: AuditReport, folder: Path) -> list[str]:
         lines.append(found.before_after.sentence)
     best = next((remedy for remedy in found.remedies if remedy.gain is not None and remedy.gain >= 0.001), None)
     if best is not None:
-        lines.append(f"Best remedy: {best.title}, which would save {percent(best.gain or 0)} of the time.")
+        lines.append(
+            f"Best remedy: {best.title}, which would save {percent(best.gain or 0)} of the time. Assumption: {best.assumption}"
+        )
+    lines += [f"Note: {note}" for note in found.notes]
     return [*lines, f"Report: {folder / 'report.html'}"]
+
+
+def findings_lines(found: AuditReport) -> list[str]:
+    """Sentences about ranks that are late in a part of the steps, and about the few steps that hold most of the waiting."""
+    lines = [span_text(span) for span in found.late_spans]
+    if found.rare is not None:
+        text = rare_text(found.rare)
+        lines.append(f"{text[0].upper()}{text[1:]}.")
+    return lines
 
 
 #: Placeholder colours, which are replaced by the page's variables, so that a dark page has dark plots.

@@ -6,15 +6,19 @@ synchronization time (waiting for a rank, transfer, requests). Pure.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
 from timesyncd.audit.bootstrap import StepSample
+from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, Comparison, StepMark, Sync, widest_skew_sync
-from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier, step_cost
+from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier, ratio, step_cost
 from timesyncd.jobs.lateness import independent_part, independent_steps, is_persistent
+from timesyncd.jobs.onset import LateSpan, late_spans
+from timesyncd.jobs.rare_waits import RareWaits, rare_waits
 from timesyncd.jobs.recording import Recording, positions, same_step
 from timesyncd.jobs.stragglers import Attribution, attribute
 from timesyncd.units import percentile
@@ -24,7 +28,7 @@ from timesyncd.units import percentile
 MIN_STEPS_WITHOUT_FIRST = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Measured:
     """
     `recording` is without the omitted first step; `aligned` has only complete synchronizations, on the time axis of the
@@ -56,6 +60,37 @@ class Measured:
 
     def rank_exposed_ns(self, rank: int) -> int:
         return sum(cost.ranks[rank].exposed_ns for cost in self.costs if rank in cost.ranks)
+
+    @cached_property
+    def rare(self) -> RareWaits | None:
+        return rare_waits(self.attribution.syncs)
+
+    @cached_property
+    def late_spans(self) -> list[LateSpan]:
+        return late_spans(self.attribution.syncs)
+
+    @cached_property
+    def late_ranks(self) -> set[int]:
+        """The ranks that are stragglers, in all steps or up to the last one."""
+        late = {found.rank for found in self.attribution.stragglers if found.verdict == "straggler"}
+        return late | {span.straggler.rank for span in self.late_spans if not span.ended}
+
+    @cached_property
+    def unreduced_steps(self) -> int:
+        """The steps in which some rank updated its parameters, and no rank has a mark of data that it exchanged."""
+        reduced = {sync.step for sync in self.recording.syncs if sync.kind != Kind.BARRIER}
+        reduced |= {request.step for requests in self.recording.requests.values() for request in requests}
+        return len({mark.step for marks in self.recording.steps.values() for mark in marks} - reduced)
+
+    @property
+    def trains_apart(self) -> bool:
+        """Whether the ranks update their parameters mostly without a reduction."""
+        return self.recording.world_size > 1 and 2 * self.unreduced_steps > len(self.recording.step_keys)
+
+    def overhead_without(self, steps: Collection[int]) -> float | None:
+        """The overhead of all steps but these."""
+        rest = [cost for cost in self.costs if cost.step not in steps]
+        return ratio(sum(cost.exposed_ns for cost in rest), sum(cost.elapsed_ns for cost in rest))
 
     @property
     def own_overhead(self) -> float | None:

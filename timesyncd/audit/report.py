@@ -51,6 +51,45 @@ class StragglerReport(Message):
     verdict: Literal["straggler", "inconclusive"]
 
 
+class RareReport(Message):
+    """
+    A few steps that hold most of the waiting: `steps` (keys, the first 100) are `count` of `compared_steps`, with
+    `share` of the waiting, `wait_ns` each in the median.
+
+    In `rank_steps` of them the others waited for `rank`; null: equal ranks come so by chance too often. `every`: so
+    many steps apart; null: irregular. `overhead_elsewhere`: the overhead of all other steps.
+    """
+
+    steps: list[Int64]
+    count: Int64
+    compared_steps: Int64
+    share: Share
+    wait_ns: Int64
+    rank: Int64 | None
+    node: str | None
+    rank_steps: Int64
+    every: Int64 | None
+    overhead_elsewhere: Share | None
+
+
+class LateSpanReport(Message):
+    """
+    A rank that is late in a part of the steps, or increasingly. `from_step` null: from the begin of the recording;
+    `to_step` null: to its end. `lateness_p50_ns` and `exposed_ns` are of these steps. `first_ns` and `last_ns`: the
+    lateness at both ends, where it grows or shrinks steadily; null: it does not.
+    """
+
+    rank: Int64
+    node: str
+    from_step: Int64 | None
+    to_step: Int64 | None
+    lateness_p50_ns: Int64
+    exposed_ns: Int64
+    where: str
+    first_ns: Int64 | None
+    last_ns: Int64 | None
+
+
 class OverheadSourceReport(Message):
     """
     A cause of exposed synchronization time. `wait`: for `rank` (null: inconclusive which one); `transfer`: after the
@@ -147,8 +186,10 @@ class AuditReport(Message):
 
     `headline` is the main result in one or two sentences. `sync_overhead` is exposed synchronization time over step
     time, both summed over ranks and steps. `wait_ns` is in the order of the ranks, `stragglers` the worst first,
-    `sources` the costliest first, `stages` in the order of a step, `remedies` in the order of gain. `buckets` null: no
-    comparable ones are recorded. `method`: how ranks were compared (null: they could not be), within
+    `late_spans` in the order of time, `sources` the costliest first, `stages` in the order of a step, `remedies` in the
+    order of gain (empty: the ranks are not comparable, or train apart). `rare` null: no few steps hold most of the
+    waiting. `unreduced_steps`: the steps in which no reduction is recorded. `buckets` null: no comparable ones are
+    recorded. `method`: how ranks were compared (null: they could not be), within
     +-`clock_bound_ns`. `own_overhead`: the share of the ranks' time that metering took.
     """
 
@@ -164,6 +205,9 @@ class AuditReport(Message):
     sync_overhead_interval: EstimateReport | None
     wait_ns: list[RankWait]
     stragglers: list[StragglerReport]
+    rare: RareReport | None
+    late_spans: list[LateSpanReport]
+    unreduced_steps: Int64
     sources: list[OverheadSourceReport]
     stages: list[StageReport]
     remedies: list[RemedyReport]

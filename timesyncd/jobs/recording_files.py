@@ -10,7 +10,7 @@ import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -38,6 +38,9 @@ MAX_RECORDING_MARKS = 500_000
 
 #: Larger than any that is written (`client.meter.MAX_RECORD_BYTES`).
 MAX_RECORDING_BYTES = 1 << 31
+
+#: The most lines that are read of a rank's file of notes, and that are passed on.
+MAX_NOTES = 10
 
 #: Synchronizations that are joined at a time: they come in fewer batches of each rank, with the one before each, than a
 #: hub remembers.
@@ -100,7 +103,17 @@ def load(path: Path) -> Recording:
     jobs: dict[tuple[str, int], list[RankFile]] = {}
     for file in files:
         jobs.setdefault((file.newest.job, file.newest.attempt), []).append(file)
-    return join(max(jobs.values(), key=lambda group: sum(file.size for file in group)))
+    recording = join(max(jobs.values(), key=lambda group: sum(file.size for file in group)))
+    return replace(recording, notes=(*recording.notes, *_unmetered(files[0].path.parent)))
+
+
+def _unmetered(folder: Path) -> list[str]:
+    """What the ranks could not meter, from the `rank-*.note` files that they wrote; equal lines of several ranks once."""
+    ranks: dict[str, set[str]] = {}
+    for path in sorted(folder.glob("rank-*.note")):
+        for line in _bytes(path).decode(errors="replace").splitlines()[:MAX_NOTES]:
+            ranks.setdefault(line, set()).add(path.stem.split("-")[1])
+    return [f"Rank {', '.join(sorted(of))}: {line}" for line, of in list(ranks.items())[:MAX_NOTES]]
 
 
 def read_document(path: Path) -> Recording:

@@ -156,6 +156,11 @@ def _clock_method(compared_syncs: _ComparedSyncs) -> Method | None:
     return Method.ONE_CLOCK if compared_syncs.clocks == 1 else Method.CLOCK_BOUNDS
 
 
+def stragglers_in(syncs: Sequence[Sync]) -> list[Straggler]:
+    """The stragglers of a part of the synchronizations that an attribution compared, the worst first."""
+    return _stragglers(_ComparedSyncs(syncs))
+
+
 def _stragglers(compared_syncs: _ComparedSyncs) -> list[Straggler]:
     histories = _histories(compared_syncs.syncs)
     tests = len(histories) * max((len(c.lateness_ns) for c in compared_syncs.compared), default=0)

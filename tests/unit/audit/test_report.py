@@ -148,6 +148,72 @@ def test_a_lateness_within_the_clocks_error_is_inconclusive() -> None:
     assert next(remedy for remedy in found.remedies if remedy.name == "no_straggler").gain is None
 
 
+def test_a_rare_cause_is_the_headline(tmp_path: Path) -> None:
+    """Rank 0 saves for 2 s every 20 steps: the report states the steps, the rank, and the overhead without it."""
+    computing = noisy()
+    found = write(
+        job(100, 2, lambda rank, step: computing(rank, step) + 2_000 * MS * (rank == 0 and step % 20 == 19)), tmp_path
+    )
+
+    assert found.stragglers == []
+    assert found.rare is not None
+    assert (found.rare.count, found.rare.rank, found.rare.every) == (5, 0, 20)
+    assert (
+        "5 of 99 steps hold 100 % of the waiting, for rank 0, 2 s each, every 20 steps; the other steps"
+        in found.headline
+    )
+    assert found.rare.overhead_elsewhere == pytest.approx(1.1 / 11.3, rel=0.05)
+    assert found.remedies[0].name == "no_pauses"
+    assert "These steps: 19, 39, 59, 79, 99" in (tmp_path / "report.html").read_text()
+
+
+def test_an_onset_is_in_the_headline_and_on_the_page(tmp_path: Path) -> None:
+    """Rank 1 is late in the last fifth of the steps, which is too few for a straggler of all steps: it is named with its onset."""
+    computing = noisy()
+    recording = job(400, 3, lambda rank, step: computing(rank, step) + 5 * MS * (rank == 1 and step >= 320), (MS,))
+    found = write(recording, tmp_path)
+
+    (span,) = found.late_spans
+    assert (span.rank, span.to_step, span.where) == (1, None, "bucket 0")
+    assert span.from_step is not None and abs(span.from_step - 320) <= 3
+    assert span.lateness_p50_ns == pytest.approx(5 * MS, rel=0.05)
+    sentence = f"Rank 1 on node-0 is late since step {span.from_step}: "
+    assert found.headline.startswith(sentence)
+    assert sentence in (tmp_path / "report.html").read_text()
+    assert next(remedy for remedy in found.remedies if remedy.name == "no_straggler").gain
+
+
+def test_ranks_that_train_apart_get_no_remedy() -> None:
+    """58 of 60 steps reduce nothing: that is the headline, and nothing is replayed."""
+    whole = job(60)
+    found = report_of(replace(whole, syncs=[sync for sync in whole.syncs if sync.step in (0, 30)]))
+
+    assert found.headline.startswith("58 of 60 steps reduce nothing: the ranks train apart in them")
+    assert found.remedies == []
+    assert any(note.startswith("No remedy is offered") for note in found.notes)
+
+
+def test_the_headline_names_no_rank_that_is_not_late() -> None:
+    """Equal ranks wait for one another: the one that came last most often is not named."""
+    for seed in range(10):
+        found = report_of(job(100, 2, noisy(seed, 3 * MS), (MS,)))
+
+        assert "rank 0" not in found.headline and "rank 1" not in found.headline
+        assert "waiting for one another at bucket 0" in found.headline
+
+
+def test_the_terminal_and_the_page_show_the_notes(tmp_path: Path) -> None:
+    """What limits the figures is in both, and the best remedy has its assumption."""
+    found = write(replace(job(50, computing=late(1)), notes=("A note of the recording.",)), tmp_path)
+    lines, page = summary(found, tmp_path), (tmp_path / "report.html").read_text()
+
+    assert len(found.notes) > 2
+    assert [line for line in lines if line.startswith("Note: ")] == [f"Note: {note}" for note in found.notes]
+    assert "Note: A note of the recording." in lines
+    assert page.index("A note of the recording.") < page.index('id="stragglers"')
+    assert any(line.startswith("Best remedy: No straggler") and "Assumption: Each straggler" in line for line in lines)
+
+
 def test_without_trusted_clocks_the_ends_align_the_ranks() -> None:
     """Two nodes whose clocks differ by 3 s without a bound: the straggler is found by the collectives' ends, with a note."""
     found = report_of(job(200, computing=late(1, computing=noisy()), clocks_ahead_ns={0: 0, 1: 3_000 * MS}))

@@ -1,0 +1,76 @@
+"""A few steps that hold most of the waiting: how many, for which rank, how regular, and no rank by chance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from audit_lab import MS, job, noisy
+
+from timesyncd.jobs.rare_waits import RareWaits, rare_waits
+
+
+def found(pause_ms: Callable[[int, int], float], ranks: int = 2, steps: int = 99, seed: int = 1) -> RareWaits | None:
+    computing = noisy(seed)
+    recording = job(steps, ranks, lambda rank, step: computing(rank, step) + round(pause_ms(rank, step) * MS), (MS,))
+    return rare_waits(recording.syncs)
+
+
+def test_a_rank_that_saves_every_twenty_steps_is_named() -> None:
+    """Rank 0 writes 2 s in 4 of 99 steps: they hold nearly all waiting, 2 s each, every 20 steps."""
+    rare = found(lambda rank, step: 2_000 * (rank == 0 and step % 20 == 19))
+
+    assert rare is not None
+    assert rare.steps == (19, 39, 59, 79)
+    assert (rare.compared_steps, rare.rank, rare.rank_steps, rare.every) == (99, 0, 4, 20)
+    assert rare.share > 0.96
+    assert rare.wait_ns == pytest.approx(2_000 * MS, rel=0.01)
+
+
+def test_a_regular_rank_is_named_beside_one_chance_pause() -> None:
+    """Rank 1 pauses every 20th step, and another rank once: ten of eleven rare steps are of rank 1."""
+    rare = found(lambda rank, step: 300 * ((rank == 1 and step % 20 == 3) or (rank == 0 and step == 50)), steps=200)
+
+    assert rare is not None
+    assert (rare.rank, rare.rank_steps, rare.every, len(rare.steps)) == (1, 10, 20, 11)
+
+
+def test_four_irregular_pauses_of_one_of_two_ranks_name_none() -> None:
+    """Equal ranks come so one time in eight: the steps and their cost are certain, the rank is not."""
+    rare = found(lambda rank, step: 500 * (rank == 0 and step in (11, 18, 52, 77)))
+
+    assert rare is not None
+    assert (rare.steps, rare.rank, rare.rank_steps, rare.every) == ((11, 18, 52, 77), None, 4, None)
+
+
+def test_many_irregular_pauses_of_one_of_eight_ranks_name_it() -> None:
+    """Seven pauses, all of rank 5 of eight: chance does that one time in 260,000."""
+    rare = found(lambda rank, step: 500 * (rank == 5 and step in (11, 18, 30, 52, 60, 77, 95)), ranks=8, steps=100)
+
+    assert rare is not None
+    assert (rare.rank, rare.every) == (5, None)
+
+
+@pytest.mark.parametrize("pause_ms", [0, 5])
+def test_waiting_in_every_step_is_not_rare(pause_ms: int) -> None:
+    """Equal ranks, and one that is late throughout, have no rare steps."""
+    assert found(lambda rank, step: pause_ms * (rank == 1)) is None
+
+
+def test_no_rank_is_named_by_chance() -> None:
+    """Ranks that are alike pause rarely, at random steps and by random amounts: none of 600 jobs names a rank."""
+    named = some = 0
+    for seed in range(600):
+        chance = random.Random(seed)
+        ranks = chance.choice((2, 2, 3, 4))
+        pauses = {
+            (chance.randrange(ranks), step): chance.uniform(100, 2_000)
+            for step in chance.sample(range(100), chance.randint(1, 10))
+        }
+        rare = found(lambda rank, step, of=pauses: of.get((rank, step), 0), ranks, 100, seed)  # type: ignore[misc]
+        some += rare is not None
+        named += rare is not None and rare.rank is not None
+
+    assert some > 500
+    assert named <= 3

@@ -1,0 +1,141 @@
+"""
+Rare causes: a few steps of a job that hold most of its waiting, and the rank that the others waited for in them. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from timesyncd.jobs.arrivals import Sync, step_ns
+from timesyncd.jobs.exposed import waited_ns
+from timesyncd.jobs.lateness import FALSE_ALARM
+from timesyncd.units import median, percentile
+
+#: A rare cause: at most one step in so many holds at least this share of the waiting.
+RARE_PART = 10
+MIN_SHARE = 0.5
+
+#: In a window of fewer steps nothing is rare.
+MIN_STEPS = 30
+
+#: A rare wait is so many times as long as three quarters of the waits, and at least one part in so many of a step.
+_TIMES_USUAL = 10
+_STEP_PART = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StepWait:
+    """For how long half of the ranks only waited in this step for each rank that was surely the last, in ns."""
+
+    step: int
+    by_rank_ns: Mapping[int, int]
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self.by_rank_ns.values())
+
+    @property
+    def rank(self) -> int:
+        """The rank that the others waited for the longest; only where they waited."""
+        return max(self.by_rank_ns, key=lambda rank: self.by_rank_ns[rank])
+
+
+@dataclass(frozen=True, slots=True)
+class RareWaits:
+    """
+    `steps` (keys, in order) of `compared_steps` hold `share` of the waiting, `wait_ns` each in the median.
+
+    In `rank_steps` of them the others waited for `rank`, every `every` steps. `rank` None: ranks that are alike come so
+    with a probability above FALSE_ALARM. `every` None: irregular, or no rank is named.
+    """
+
+    steps: tuple[int, ...]
+    compared_steps: int
+    share: float
+    wait_ns: int
+    rank: int | None
+    rank_steps: int
+    every: int | None
+
+
+def step_waits(syncs: Sequence[Sync]) -> list[StepWait]:
+    """
+    The waiting of every step that compares, in order. A rank that is still inside an earlier synchronization does not
+    wait for the next, so no time counts twice. An end before the last arrival is no wait for it.
+    """
+    found = []
+    for step, group in groupby(syncs, key=lambda sync: sync.step):
+        free_ns: dict[int, int] = {}
+        waited: Counter[int] = Counter()
+        compared = False
+        for sync in group:
+            if sync.comparison is not None:
+                compared = True
+                if (last := sync.comparison.last_rank) is not None:
+                    waited[last] += waited_ns(sync, sync.comparison, last, free_ns)
+            for rank, arrival in sync.arrivals.items():
+                free_ns[rank] = max(free_ns.get(rank, 0), arrival.end_ns)
+        if compared:
+            found.append(StepWait(step, waited))
+    return found
+
+
+def rare_waits(syncs: Sequence[Sync]) -> RareWaits | None:
+    """The rare cause in these synchronizations, in the order of (step, sync); None: the waiting is in no few steps."""
+    waits = step_waits(syncs)
+    totals_ns = [wait.total_ns for wait in waits]
+    if len(waits) < MIN_STEPS or not any(totals_ns):
+        return None
+    limit_ns = max(_TIMES_USUAL * percentile(totals_ns, 75), (step_ns(syncs) or 0) // _STEP_PART, 1)
+    at = [index for index, total_ns in enumerate(totals_ns) if total_ns >= limit_ns]
+    share = sum(totals_ns[index] for index in at) / sum(totals_ns)
+    if not at or len(at) * RARE_PART > len(waits) or share < MIN_SHARE:
+        return None
+    ranks = len(next(sync for sync in syncs if sync.comparison is not None).arrivals)
+    rank, times = Counter(waits[index].rank for index in at).most_common(1)[0]
+    own = [index for index in at if waits[index].rank == rank]
+    probability = _same_rank_probability(times, len(at), ranks)
+    period, chance = _period(own, len(waits))
+    # Two ways to be named, with half of the false alarms each: by the number of steps alone, and by their regularity too.
+    named = min(probability, probability * chance) < FALSE_ALARM / 2
+    return RareWaits(
+        steps=tuple(waits[index].step for index in at),
+        compared_steps=len(waits),
+        share=share,
+        wait_ns=median([totals_ns[index] for index in at]) or 0,
+        rank=rank if named else None,
+        rank_steps=times,
+        every=period if named and chance < 1 else None,
+    )
+
+
+def _same_rank_probability(times: int, steps: int, ranks: int) -> float:
+    """
+    The probability, where every rank is as likely, that the others wait for any one rank in `times` of `steps` steps.
+    """
+    tail: int = sum(math.comb(steps, count) * (ranks - 1) ** (steps - count) for count in range(times, steps + 1))
+    return min(1.0, float(ranks * tail / ranks**steps))
+
+
+def _period(at: Sequence[int], steps: int) -> tuple[int | None, float]:
+    """
+    The distance of these steps if it is the same within one step, and an upper limit of the probability that steps
+    drawn at random are so regular.
+
+    There are at most steps x steps / 2 (n - 1) choices of the first step and of the distance, and (2 t + 1) of each
+    other step within a tolerance of t, out of all choices of n steps. Twice that, since two tolerances are tried.
+    """
+    if len(at) < 4:
+        return None, 1.0
+    gaps = [after - before for before, after in pairwise(at)]
+    period = percentile(gaps, 50)
+    tolerance = max(abs(gap - period) for gap in gaps)
+    if tolerance > 1 or period < 2 * tolerance + 2:
+        return None, 1.0
+    count = len(at)
+    ways = steps * steps / (2 * (count - 1)) * (2 * tolerance + 1) ** (count - 1)
+    return period, min(1.0, 2 * ways / math.comb(steps, count))
