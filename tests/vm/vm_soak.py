@@ -17,16 +17,20 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+import vm_peers
 from vm_build import build
 from vm_cache import Cache, NeedNotMet, check_needs, default_cache
 from vm_judging import EXCLUDED_SYNCS, Tally, lines, miss_lines, tally
 from vm_lab import Lab
 from vm_machine import MachineError
-from vm_pair import SYNC_INTERVAL_S, Pair, Run, Setup, measure
+from vm_pair import FOLDER, SYNC_INTERVAL_S, Pair, Run, Setup, measure
 from vm_scenarios import BY_NAME, RECOVER_S, SCENARIOS, SETTLE_S, Scenario
 
 KINDS = ("gm", "utc", "past")
+
+EXPORT_LIMIT_S = 240
 
 #: What the versions of a result are: the command that prints each, in the guest.
 VERSIONS = {
@@ -41,10 +45,15 @@ VERSIONS = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument(
+        "--table", action="store_true", help="print the table of docs/proven.md instead, from what was judged"
+    )
     parser.add_argument("scenario", nargs="*", choices=[[], *BY_NAME])
     arguments = parser.parse_args()
-    # The lab ends its machines and removes its folder on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if arguments.table:
+        print("\n".join(table([json.loads(path.read_text()) for path in sorted(arguments.state.glob("*.json"))])))
+        return 0
+    signal.signal(signal.SIGTERM, _terminate)
     scenarios = [BY_NAME[name] for name in arguments.scenario] or list(SCENARIOS)
     try:
         check_needs()
@@ -57,6 +66,12 @@ def main() -> int:
     for setup, of_setup in groupby(remaining, key=lambda scenario: scenario.setup):
         _run_pair(setup, list(of_setup), cache, arguments.state)
     return max(_status_of(scenario, arguments.state) for scenario in scenarios)
+
+
+def _terminate(number: int, _: object) -> None:
+    """The lab ends its machines and removes its folder on the way out, which a second signal must not cut off."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _path(scenario: Scenario, state: Path) -> Path:
@@ -92,22 +107,57 @@ def _run_pair(setup: Setup, scenarios: Sequence[Scenario], cache: Cache, state: 
 
 
 def _judge(pair: Pair, scenario: Scenario, state: Path) -> None:
+    began_ns = int(pair.node.run("date +%s%N"))
     run = measure(pair, scenario.seconds, scenario.act)
     tallies = tallies_of(run)
     failed = not all(each.counts and each.judged and not each.missed for each in tallies)
-    journal = pair.node.run("journalctl -u timesyncd -o short-precise --no-pager")
-    for name, text in (run.logs | {"journal": journal}).items():
+    print(f"== {scenario.name}: {'FAILED' if failed else 'held'}\n{report(run)}", flush=True)
+    files = run.logs | _more_files(pair)
+    for name, text in files.items():
         (state / f"{scenario.name}.{name}").write_text(text)
+    widths_ns = vm_peers.widths_ns(files["samples.csv"].splitlines(), began_ns)
+    widths = ", ".join(f"{name} {width_ns / 1e3:.1f} us" for name, width_ns in widths_ns.items())
+    print(f"  median half width against UTC: {widths}", flush=True)
     result = {
+        "scenario": scenario.name,
         "failed": failed,
         "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "versions": {name: pair.node.run(command).strip() for name, command in VERSIONS.items()},
         "tallies": [each.as_dict() for each in tallies],
+        "widths_ns": widths_ns,
         "disturbances": [each._asdict() for each in run.disturbances],
     }
     _path(scenario, state).write_text(json.dumps(result, indent=1))
-    print(f"== {scenario.name}: {'FAILED' if failed else 'held'}")
-    print(report(run), flush=True)
+
+
+def _more_files(pair: Pair) -> dict[str, str]:
+    """What explains a miss."""
+    pair.node.run(f"timesyncd export ptp --since 1h --force -o {FOLDER}/samples.csv", EXPORT_LIMIT_S)
+    return {
+        "samples.csv": pair.node.read(f"{FOLDER}/samples.csv"),
+        "journal": pair.node.run("journalctl -b -o short-precise --no-pager"),
+    }
+
+
+def table(results: Sequence[dict[str, Any]]) -> list[str]:
+    """One row a scenario: of all claims, those of now against the grandmaster and UTC, and those of past readings."""
+    rows = [
+        "| scenario | moments judged | outside | open | unknown | excluded, of these outside | bound, median | truth known to |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for result in results:
+        kinds = result["tallies"]
+
+        def total(name: str, kinds: list[dict[str, Any]] = kinds) -> int:
+            return sum(each[name] for each in kinds)
+
+        excluded = f"{total('excluded') / total('moments'):.1%}, {total('excluded_missed')}"
+        bound, error = (
+            f"{(kinds[0][name] or 0) / 1e3:.1f} us" for name in ("median_bound_ns", "median_truth_error_ns")
+        )
+        cells = (total("judged"), total("missed"), total("open"), total("unknown"), excluded, bound, error)
+        rows.append(f"| {result['scenario']} | {' | '.join(map(str, cells))} |")
+    return rows
 
 
 def tallies_of(run: Run) -> list[Tally]:
