@@ -361,7 +361,7 @@ class HostWaits:
             finally:
                 cuda().set_sync_debug_mode("default")
         for warning in caught:
-            if "synchronizing" in str(warning.message):
+            if "called a synchronizing" in str(warning.message):
                 self.warned[f"{Path(warning.filename).name}:{warning.lineno}"] += 1
 
     def facts(self, steps: int) -> Facts:
@@ -585,8 +585,9 @@ def stamped_steps(rank: Rank, job: Job, is_full: bool, per_ms: float) -> Facts:
 
 def _read(stamped: tuple[Any, Any], reads: list[int | None], errors: list[int | None]) -> None:
     stamps, stamp = stamped
-    reads.append(stamps.read(stamp) if stamps.reached(stamp) else None)
-    errors.append(stamps.error_ns)
+    found = stamps.read_with_error(stamp) if stamps.reached(stamp) else None
+    reads.append(None if found is None else stamps.read(stamp))
+    errors.append(None if found is None else found[1])
 
 
 def compared(profiler: Any, reads: list[int | None], errors: list[int | None], hosts: list[tuple[int, int]]) -> Facts:

@@ -18,8 +18,8 @@ _beside: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictio
 
 
 def takes(group: dist.ProcessGroup, device: torch.device) -> bool:
-    """Whether the group has a backend for tensors of the device."""
-    return any(served.type == device.type for served in group._device_types)
+    """Whether the group has a backend for tensors of the device. As torch has it, one that names no devices takes the CPU's."""
+    return device.type in {served.type for served in group._device_types or [torch.device("cpu")]}
 
 
 def group_timeout(group: dist.ProcessGroup) -> timedelta:
