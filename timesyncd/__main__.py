@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import version
 
 from timesyncd.cli._journal import print_error
 from timesyncd.errors import ConfigError, TimesyncdError
@@ -25,6 +28,14 @@ NEEDS_EXTRA = {
 _EXTRAS = {"demo": "daemon,demo", "simulate": "daemon,demo"}
 
 
+class _PrintVersion(argparse.Action):
+    """Looks the version up only when it is asked for, since that reads the files of the installation."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"timesyncd {version('timesyncd')}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="timesyncd",
@@ -32,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
         "Exit status: 0: success, or the answer is yes; 1: the answer is no, or a failure; 2: usage or configuration error; "
         "130: interrupted.",
     )
+    top.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and end")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = import_module(f"timesyncd.cli.{name.replace('-', '_')}")
@@ -49,8 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         return _run(argv)
-    except (KeyboardInterrupt, BrokenPipeError):
+    except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        _discard_output()
+        return 130
+
+
+def _discard_output() -> None:
+    """What was not written stays buffered in Python 3.14; its flush at exit would print an error and end with 120."""
+    with suppress(OSError):  # standard output that is no file, as in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,15 @@ def test_an_interruption_is_silent(
     ended = program.main(["now"])
 
     assert (ended, *capsys.readouterr()) == (130, "", "")
+
+
+def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """As pip names it."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--version"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"timesyncd {version('timesyncd')}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["now", "--nonsense"], ["history"]])
