@@ -85,9 +85,17 @@ class Chronyd:
 
     def ask(self, *question: str) -> list[list[str]]:
         """What chrony's own client prints, as rows of a table."""
-        command = [find("chronyc"), "-c", "-n", "-h", str(self.unix_address), *question]
+        command = [find("chronyc"), *stays_root(), "-c", "-n", "-h", str(self.unix_address), *question]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         return list(csv.reader(done.stdout.splitlines()))
+
+
+def stays_root() -> list[str]:
+    """chronyc 4.8 and newer changes to chronyd's user, who may not enter these folders."""
+    printed = subprocess.run([find("chronyc"), "-v"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"version (\d+)\.(\d+)", printed)
+    assert found is not None, printed
+    return ["-u", "root"] if (int(found[1]), int(found[2])) >= (4, 8) else []
 
 
 @dataclass
