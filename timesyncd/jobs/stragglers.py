@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from timesyncd.ipc.job_datagram import kind_text
+from timesyncd.ipc.job_datagram import Trait, kind_text, kinds_with
 from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs import collective_ends
 from timesyncd.jobs.arrivals import Comparison, Sync, step_ns, widest_skew_sync
@@ -20,6 +20,8 @@ from timesyncd.jobs.exposed import waited_ns
 from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS, independent_part, independent_steps, is_persistent
 from timesyncd.messages.jobs import StragglerVerdict
 from timesyncd.units import SIGMA_PER_MAD, median, percentile
+
+_BUCKETS = kinds_with(Trait.BUCKET)
 
 #: A straggler's median lateness exceeds that of all ranks by more than so many of their spreads: the modified z-score
 #: of Iglewicz and Hoaglin (1993).
@@ -30,8 +32,15 @@ OUTLIER_SPREADS = 3.5
 STEP_PART = 200
 MIN_LATENESS_NS = 50_000
 
+#: Steps whose buckets have other sizes are steps of another module, as the two of a GAN, if each kind of step is at
+#: least one in so many.
+MODULE_PART = 10
+
 StepPosition = tuple[int, int]
 """(kind, number of synchronizations of this kind before it in the step)."""
+
+_ModulePosition = tuple[int, StepPosition]
+"""The bytes of the step's buckets where steps of several modules alternate, else 0; and the position in the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +82,11 @@ class Attribution:
     unwaited: int = 0
 
 
-def position_text(position: StepPosition) -> str:
-    """For people: `bucket 2`."""
+def position_text(position: StepPosition, module_bytes: int = 0) -> str:
+    """For people: `bucket 2`, or `bucket 2 of the module with 1.05 MB of gradients` where modules alternate."""
     kind, ordinal = position
-    return f"{kind_text(kind)} {ordinal}"
+    of_module = f" of the module with {module_bytes / 1e6:.3g} MB of gradients" if module_bytes else ""
+    return f"{kind_text(kind)} {ordinal}{of_module}"
 
 
 def attribute(syncs: Sequence[Sync], nodes: Mapping[int, str], world_size: int = 0) -> Attribution:
@@ -178,7 +188,8 @@ class _PositionHistory:
     that is sure.
     """
 
-    def __init__(self, position: StepPosition) -> None:
+    def __init__(self, module_bytes: int, position: StepPosition) -> None:
+        self.module_bytes = module_bytes
         self.position = position
         self.compared: list[Comparison] = []
         self.late: dict[int, bool] = {}
@@ -221,8 +232,11 @@ def _straggler(rank: int, histories: Sequence[_PositionHistory], exposed_ns: int
     last = max(number for number, history in enumerate(histories) if history.late.get(rank) == sure)
     grown_ns: dict[int, _PositionHistory] = {}
     before_ns = 0
+    module = histories[0].module_bytes
     for history in histories[: last + 1]:
         lateness_ns = history.lateness_p50_ns(rank)
+        if history.module_bytes != module:
+            module, before_ns = history.module_bytes, 0
         grown_ns.setdefault(lateness_ns - max(0, before_ns), history)
         before_ns = lateness_ns
     where = grown_ns[max(grown_ns)]
@@ -231,30 +245,39 @@ def _straggler(rank: int, histories: Sequence[_PositionHistory], exposed_ns: int
         last_share=where.last_share(rank),
         lateness_p50_ns=where.lateness_p50_ns(rank),
         exposed_ns=exposed_ns,
-        where=position_text(where.position),
+        where=position_text(where.position, where.module_bytes),
         verdict="straggler" if sure else "inconclusive",
     )
 
 
 def _histories(syncs: Sequence[Sync]) -> list[_PositionHistory]:
     """The positions that enough steps have, in the order in which a step reaches them."""
-    histories: dict[StepPosition, _PositionHistory] = {}
-    first: dict[StepPosition, int] = {}
+    histories: dict[_ModulePosition, _PositionHistory] = {}
+    first: dict[_ModulePosition, int] = {}
     for position, sync in _positions(syncs):
-        history = histories.setdefault(position, _PositionHistory(position))
+        history = histories.setdefault(position, _PositionHistory(*position))
         first[position] = min(first.get(position, sync.sync), sync.sync)
         if sync.comparison is not None:
             history.compared.append(sync.comparison)
     enough = [position for position, history in histories.items() if len(history.compared) >= MIN_CONCLUSIVE_STEPS]
-    return [histories[position] for position in sorted(enough, key=lambda position: (first[position], position))]
+    in_order = sorted(enough, key=lambda position: (position[0], first[position], position[1]))
+    return [histories[position] for position in in_order]
 
 
-def _positions(syncs: Sequence[Sync]) -> Iterator[tuple[StepPosition, Sync]]:
-    for _, step in groupby(syncs, key=lambda sync: sync.step):
+def _positions(syncs: Sequence[Sync]) -> Iterator[tuple[_ModulePosition, Sync]]:
+    steps = [list(step) for _, step in groupby(syncs, key=lambda sync: sync.step)]
+    sizes = [_bucket_bytes(step) for step in steps]
+    modules = {size for size, times in Counter(sizes).items() if size and times * MODULE_PART >= len(steps)}
+    for step, size in zip(steps, sizes, strict=True):
         before: Counter[int] = Counter()
         for sync in step:
-            yield (sync.kind, before[sync.kind]), sync
+            yield (size if len(modules) > 1 else 0, (sync.kind, before[sync.kind])), sync
             before[sync.kind] += 1
+
+
+def _bucket_bytes(step: Sequence[Sync]) -> int:
+    """The size of the step's gradient buckets, equal on all ranks; 0: it has none."""
+    return sum(max(each.bytes for each in sync.arrivals.values()) for sync in step if sync.kind in _BUCKETS)
 
 
 def _exposed_ns(syncs: Sequence[Sync], ranks: set[int]) -> Counter[int]:

@@ -222,3 +222,37 @@ def test_a_straggler_that_is_level_for_some_steps_in_a_row_is_named() -> None:
 def test_a_kind_of_a_newer_client_has_a_place_too() -> None:
     """Known kinds have a label."""
     assert (position_text((Kind.BUCKET, 2)), position_text((99, 0))) == ("bucket 2", "kind 99 0")
+
+
+def alternating(step: int, *late_ns: int) -> Sync:
+    """Steps of a discriminator of 0.4 MB and of a generator of 1 MB in turn."""
+    one = sync(step, 0, *late_ns, kind=Kind.BUCKET)
+    size = 1_000_000 if step % 2 else 400_000
+    return replace(one, arrivals={rank: replace(each, bytes=size) for rank, each in one.arrivals.items()})
+
+
+def test_modules_whose_steps_alternate_are_two_places() -> None:
+    """A rank is 40 ms late in the generator's steps alone: it is late there, by 40 ms, and not by the mean of both modules."""
+    syncs = [alternating(step, 0, 40 * MS if step % 2 else 0) for step in range(80)]
+    (one,) = attribute(syncs, {}).stragglers
+
+    assert (one.rank, one.lateness_p50_ns, one.last_share) == (1, 40 * MS, 1.0)
+    assert one.where == "bucket 0 of the module with 1 MB of gradients"
+
+
+def test_equal_ranks_of_two_modules_are_not_late() -> None:
+    """Ranks that are late by chance, in alternate steps: of 200 jobs none has a straggler."""
+    for seed in range(200):
+        chance = random.Random(seed)
+        syncs = [alternating(step, *(chance.randrange(3 * MS) for _ in range(2))) for step in range(60)]
+
+        assert attribute(syncs, {}).stragglers == ()
+
+
+def test_buckets_that_are_made_again_are_no_other_module() -> None:
+    """DDP makes its buckets again after the first step; sizes that differ in single steps are no place of their own."""
+    syncs = [sync(step, 0, 0, 2 * MS, kind=Kind.BUCKET) for step in range(40)]
+    other = {rank: replace(each, bytes=7) for rank, each in syncs[0].arrivals.items()}
+    (one,) = attribute([replace(syncs[0], arrivals=other), *syncs[1:]], {}).stragglers
+
+    assert one.where == "bucket 0"
