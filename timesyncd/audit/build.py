@@ -101,6 +101,7 @@ def _stragglers(now: Measured) -> list[StragglerReport]:
             lateness_p50_ns=found.lateness_p50_ns,
             exposed_ns=found.exposed_ns,
             where=found.where,
+            place=measured.place(now, found),
             verdict=found.verdict,
         )
         for found in now.attribution.stragglers
@@ -136,6 +137,7 @@ def _late_span(now: Measured, span: LateSpan) -> LateSpanReport:
         lateness_p50_ns=late.lateness_p50_ns,
         exposed_ns=late.exposed_ns,
         where=late.where,
+        place=measured.place(now, late),
         first_ns=None if span.trend is None else span.trend.first_ns,
         last_ns=None if span.trend is None else span.trend.last_ns,
     )

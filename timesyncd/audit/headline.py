@@ -79,11 +79,11 @@ def span_text(span: LateSpanReport) -> str:
         case None, None:
             return f"The lateness of rank {span.rank} changes steadily: {by}."
         case first, None if first is not None:
-            return f"{name} is late since step {step_label(first)}: {by} at {span.where}."
+            return f"{name} is late since step {step_label(first)}: {by} {span.place}."
         case None, last if last is not None:
-            return f"{name} was late up to step {step_label(last)}: {by} at {span.where}."
+            return f"{name} was late up to step {step_label(last)}: {by} {span.place}."
         case _:
-            return f"{name} was late from step {step_label(span.from_step or 0)} to step {step_label(span.to_step or 0)}: {by} at {span.where}."
+            return f"{name} was late from step {step_label(span.from_step or 0)} to step {step_label(span.to_step or 0)}: {by} {span.place}."
 
 
 def step_label(key: int) -> str:
@@ -93,7 +93,7 @@ def step_label(key: int) -> str:
 
 
 def _late(worst: StragglerReport) -> str:
-    return f"Rank {worst.rank} on {worst.node} is persistently late: {short_duration(worst.lateness_p50_ns)} at {worst.where}."
+    return f"Rank {worst.rank} on {worst.node} is persistently late: {short_duration(worst.lateness_p50_ns)} {worst.place}."
 
 
 def _straggler_cost(worst: StragglerReport, report: AuditReport) -> str:
@@ -185,6 +185,12 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
         yield (
             f"{unwaited} synchronizations did not make all ranks wait: some ranks left before others arrived (local SGD, a group of "
             "some ranks, marks that are a step apart, or a wrong clock). No rank counts as late there."
+        )
+    places = [each.place for each in report.stragglers] + [each.place for each in report.late_spans]
+    if any(place.startswith("before ") for place in places):
+        yield (
+            "Before the first synchronization of a step: loading data, forward, backward, a checkpoint and garbage collection are one "
+            "place, since no mark separates them."
         )
     if report.marks_lost:
         yield f"{report.marks_lost} marks were lost."

@@ -40,6 +40,9 @@ class StragglerReport(Message):
     """
     A persistently late rank: it was the last at `where` in `last_share` of the compared steps, `lateness_p50_ns` after
     the median rank. The others waited `exposed_ns` for it over all steps (0: their compute hid its lateness).
+
+    `place` says which work is late, as far as the marks separate it: "at bucket 1", "before bucket 0" (all that a rank
+    does between two steps and up to its first synchronization), "in the update before bucket 0".
     """
 
     rank: Int64
@@ -48,6 +51,7 @@ class StragglerReport(Message):
     lateness_p50_ns: Int64
     exposed_ns: Int64
     where: str
+    place: str
     verdict: Literal["straggler", "inconclusive"]
 
 
@@ -86,6 +90,7 @@ class LateSpanReport(Message):
     lateness_p50_ns: Int64
     exposed_ns: Int64
     where: str
+    place: str
     first_ns: Int64 | None
     last_ns: Int64 | None
 

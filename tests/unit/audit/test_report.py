@@ -148,6 +148,31 @@ def test_a_lateness_within_the_clocks_error_is_inconclusive() -> None:
     assert next(remedy for remedy in found.remedies if remedy.name == "no_straggler").gain is None
 
 
+def test_what_no_mark_separates_is_before_the_first_bucket() -> None:
+    """A rank that computes 5 ms longer is late before the only bucket, by work that the marks do not tell apart."""
+    found = report_of(job(100, 3, late(1), (MS,)))
+
+    assert found.stragglers[0].place == "before bucket 0"
+    assert "late: 5 ms before bucket 0." in found.headline
+    assert any("since no mark separates them" in note for note in found.notes)
+
+
+def test_a_slow_optimizer_is_late_in_the_update() -> None:
+    """Rank 1 updates its parameters 5 ms longer, so it comes late to the next step's first bucket."""
+    whole = job(100, 2, late(1), (MS,))
+    steps = {
+        rank: [
+            replace(mark, arrival_ns=mark.arrival_ns + 5 * MS * rank, end_ns=mark.end_ns + 5 * MS * rank)
+            for mark in marks
+        ]
+        for rank, marks in whole.steps.items()
+    }
+    found = report_of(replace(whole, steps=steps))
+
+    assert found.stragglers[0].place == "in the update before bucket 0"
+    assert found.headline.startswith("Rank 1 on node-0 is persistently late: 5 ms in the update before bucket 0.")
+
+
 def test_a_rare_cause_is_the_headline(tmp_path: Path) -> None:
     """Rank 0 saves for 2 s every 20 steps: the report states the steps, the rank, and the overhead without it."""
     computing = noisy()
@@ -174,7 +199,7 @@ def test_an_onset_is_in_the_headline_and_on_the_page(tmp_path: Path) -> None:
     found = write(recording, tmp_path)
 
     (span,) = found.late_spans
-    assert (span.rank, span.to_step, span.where) == (1, None, "bucket 0")
+    assert (span.rank, span.to_step, span.place) == (1, None, "before bucket 0")
     assert span.from_step is not None and abs(span.from_step - 320) <= 3
     assert span.lateness_p50_ns == pytest.approx(5 * MS, rel=0.05)
     sentence = f"Rank 1 on node-0 is late since step {span.from_step}: "
