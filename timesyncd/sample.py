@@ -283,7 +283,8 @@ class NoSample:
 
     `restarted` (the source restarted), `stepped` (the clock was stepped) and `change` (parent, path or grandmaster is
     another one) invalidate the source's bound. `port_state` and `frequency_ppb`, that of the measured clock, are None
-    where they were not read; so is `phc`, which compares the measured PHC with the system clock.
+    where they were not read; so is `phc`, which compares the measured PHC with the system clock. `delay_unmeasured`: ptp4l
+    receives Syncs and has no path delay, so its delay filter was emptied.
     """
 
     source: str
@@ -296,6 +297,7 @@ class NoSample:
     poll_failure: NoSampleCause | None = None
     change: NoSampleCause | None = None
     phc: PhcSample | None = None
+    delay_unmeasured: bool = False
 
     @property
     def cause(self) -> NoSampleCause:

@@ -24,6 +24,7 @@ _SYNC = 0
 _P2P_MECHANISMS = (2, 3)
 _NO_MECHANISM = 0xFE
 _SYNCS_UNTIL_STALE = 3
+_REPEATS_UNTIL_UNMEASURED = 2
 _NO_IDENTITIES = (bytes(8), b"\xff" * 8)
 
 
@@ -53,11 +54,15 @@ class Ptp4lSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The newest known Sync; `not_newer` is the last moment at which ptp4l reported no newer one."""
+    """
+    The newest known Sync; `not_newer` is the last moment at which ptp4l reported no newer one. So many Syncs before it had
+    the same offset and path delay (`repeats`).
+    """
 
     snapshot: Ptp4lSnapshot
     not_newer: Moment
     overdue: bool = False
+    repeats: int = 0
 
 
 class SyncHistory:
@@ -118,14 +123,11 @@ class SyncHistory:
         if not overdue:
             return None
         reason = f"no Sync for {age_ns / NS_PER_S:.1f} s: the port is in state {snapshot.port.state.name}"
-        return replace(
-            self._no_sample(snapshot, reason),
-            frequency_ppb=snapshot.frequency_ppb,
-            phc=snapshot.phc,
-        )
+        return self._no_sample(snapshot, reason)
 
     def _new_sync(self, snapshot: Ptp4lSnapshot, last: _Last | None) -> ClockSample | NoSample | None:
-        self._last = _Last(snapshot, snapshot.before)
+        repeats = last.repeats + 1 if last is not None and _is_repeated(last.snapshot, snapshot) else 0
+        self._last = _Last(snapshot, snapshot.before, repeats=repeats)
         before, self._counted = self._counted, (snapshot.port.port, snapshot.stats)
         if before[0] == snapshot.port.port and _went_back(before[1], snapshot.stats):
             self._observed_sync_ns = None
@@ -142,12 +144,23 @@ class SyncHistory:
         if (change := _change(last.snapshot, snapshot)) is not None:
             cause, reason = change
             return replace(self._no_sample(snapshot, reason), change=cause)
+        if _may_be_old(last.snapshot, snapshot):
+            no_offset = self._no_sample(snapshot, "ptp4l has not measured an offset since its port became UNCALIBRATED")
+            return replace(no_offset, delay_unmeasured=repeats >= _REPEATS_UNTIL_UNMEASURED)
         if not last.overdue:
             self._observed_sync_ns = _observed_sync_ns(last.snapshot, snapshot) or self._observed_sync_ns
         return self._sample(snapshot, last.not_newer)
 
     def _no_sample(self, snapshot: Ptp4lSnapshot, reason: str) -> NoSample:
-        return NoSample(self._source, snapshot.before.boottime_ns, reason, port_state=snapshot.port.state)
+        """With the frequency and the PHC of this reading, which show how the clock was steered meanwhile."""
+        return NoSample(
+            self._source,
+            snapshot.before.boottime_ns,
+            reason,
+            port_state=snapshot.port.state,
+            frequency_ppb=snapshot.frequency_ppb,
+            phc=snapshot.phc,
+        )
 
     def _sample(self, snapshot: Ptp4lSnapshot, not_newer: Moment) -> ClockSample:
         port, parent, properties = snapshot.port, snapshot.parent, snapshot.properties
@@ -214,6 +227,21 @@ def _problem(snapshot: Ptp4lSnapshot) -> str | None:
     if snapshot.port.delay_mechanism == _NO_MECHANISM:
         return "the port does not measure the path delay"
     return "the path delay is negative" if _path_delay(snapshot) < 0 else None
+
+
+def _may_be_old(old: Ptp4lSnapshot, new: Ptp4lSnapshot) -> bool:
+    """
+    Whether the offset may be of an earlier Sync. ptp4l reports a Sync's ingress_time also where it has no path delay to
+    compute an offset with, beside the last offset and delay that it had, or 0 (clock.c: clock_synchronize). Its port is
+    UNCALIBRATED then, for as long as no answer to a delay request comes.
+    """
+    if new.port.state is not PortState.UNCALIBRATED:
+        return False
+    return old.port.state is not PortState.UNCALIBRATED or _is_repeated(old, new)
+
+
+def _is_repeated(old: Ptp4lSnapshot, new: Ptp4lSnapshot) -> bool:
+    return (old.status.offset_ns, _path_delay(old)) == (new.status.offset_ns, _path_delay(new))
 
 
 def _is_p2p(port: PortDataSet) -> bool:

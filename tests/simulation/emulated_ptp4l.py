@@ -98,7 +98,8 @@ class EmulatedPtp4l:
     """
     A clock that follows one grandmaster, end to end.
 
-    What management reports stays as it was after a loss: offset, path delay, grandmaster and class. One that may become master
+    What management reports stays as it was after a loss: offset, path delay, grandmaster and class. `ingress_ns` is the time of
+    the newest Sync, also of one that gives no offset; None after a step (clock.c: clock_synchronize). One that may become master
     reports itself instead, with path delay 0 and the old offset.
     """
 
@@ -115,6 +116,7 @@ class EmulatedPtp4l:
         self.gm_present = False
         self.clock_class = DEFAULT_CLASS if may_master else SLAVE_ONLY_CLASS
         self.clock_accuracy = UNKNOWN_ACCURACY
+        self.ingress_ns: float | None = None
         self._announces = 0
         self._reset()
 
@@ -151,6 +153,7 @@ class EmulatedPtp4l:
         if not self.follows:
             return
         self._sync = sent_ns, received_ns
+        self.ingress_ns = received_ns
         if self._delay_ns is None:
             return
         offset_ns = received_ns - sent_ns - self._delay_ns
@@ -162,7 +165,7 @@ class EmulatedPtp4l:
         self._clock.slowed_ppb = self._servo.ppb
         if state is ServoState.JUMP:
             self._clock.step(-offset_ns)
-            self._sync = None
+            self._sync = self.ingress_ns = None
             self.port_state = PortState.UNCALIBRATED
         else:
             self.port_state = PortState.SLAVE

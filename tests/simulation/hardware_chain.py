@@ -167,7 +167,8 @@ class HardwareChain:
         if self.ptp4l.follows:
             self.ptp4l.sync(t1_ns, t2_ns)
             self._blindness.sync(sent_ns, self.ptp4l.path_delay_ns)
-            self._driver.ingress_ns = REALTIME_EPOCH_NS + TAI_NS + round(t2_ns)
+            ingress_ns = self.ptp4l.ingress_ns
+            self._driver.ingress_ns = 0 if ingress_ns is None else REALTIME_EPOCH_NS + TAI_NS + round(ingress_ns)
             if self._rng.random() >= self._scenario.missed_share:
                 self._times[_BEGIN] = now_ns + self._rng.uniform(*self._scenario.card.read_after_s) * NS_PER_S
         return ()

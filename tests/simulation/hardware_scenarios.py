@@ -147,6 +147,32 @@ KEEPING_HARDWARE = [
         path=PathSpec(sync_outage_every_s=60, sync_outage_s=15),
         given_share=0.0,
     ),
+    HardwareScenario(
+        "hw: negative path delays, chronyd slews",
+        card=CardSpec(max_adj_ppb=500_000, read_after_s=(0.01, 0.1)),
+        discipline=Discipline.CHRONYD,
+        wrong_ns=20_000_000,
+        server_changes_every_s=20,
+        path=PathSpec(
+            500, 1_000, jitter_ns=200, queue_share=0.36, queue_ns=14_000, reroute_every_s=150, reroute_ns=80_000
+        ),
+        sync_interval_s=2.0,
+        given_share=0.3,
+    ),
+    HardwareScenario(
+        "hw: much loss, old ptp4l",
+        path=PathSpec(15_000, 15_000, loss=0.6),
+        sync_interval_s=2.0,
+        counters_served=False,
+        given_share=0.0,
+    ),
+    HardwareScenario(
+        "hw: ptp4l steps for a queue",
+        path=PathSpec(10_000, 1_000, queue_share=0.4, queue_ns=26_000),
+        sync_interval_s=0.25,
+        seconds=200,
+        step_threshold_ns=20_000,
+    ),
     HardwareScenario("hw: old ptp4l without counters", counters_served=False, path=REROUTES),
     HardwareScenario("hw: grandmaster in holdover", grandmaster=GrandmasterSpec(loses_reference_s=200, drift_ppb=0.8)),
 ]

@@ -586,8 +586,8 @@ class Ensemble:
         if reading.change is not None:
             reason = Reason.of_code(reading.change, Reason.PARENT_CHANGED)
             return self._invalidate_source(reading.source, reason, reading.boottime_ns)
-        if reading.port_state not in (None, PortState.SLAVE, PortState.UNCALIBRATED):
-            # ptp4l empties its delay filter when the port leaves SLAVE; the bound continues to age.
+        if reading.delay_unmeasured or reading.port_state not in (None, PortState.SLAVE, PortState.UNCALIBRATED):
+            # ptp4l empties its delay filter when the port stops following; the bound continues to age.
             self._memories[reading.source].clear()
         memory, frequency_ppb, unseen_ns = self._memories[reading.source], reading.frequency_ppb, 0
         if memory.of_system_clock:

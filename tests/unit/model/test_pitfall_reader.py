@@ -67,11 +67,49 @@ def test_pitfall_07_no_servo_state_is_not_not_locked() -> None:
     """
     node = Node()
     node.ptp4l.state = PortState.UNCALIBRATED
+    for second in range(UNTIL_BOUND_S):
+        node.ptp4l.offset_ns = 642 + second % 7
+        node.second()
     model = Replay()
     replayed = [model.accept(TraceRow(second * NS_PER_S, second % 7, 2_000)) for second in range(40)]
 
-    assert node.synced().gm_status is ClockStatus.SYNCHRONIZED
+    assert node.published is not None and node.published.gm_status is ClockStatus.SYNCHRONIZED
     assert replayed[-1].status is ClockStatus.SYNCHRONIZED and replayed[-1].gm_hard_ns is not None
+
+
+def test_pitfall_31_a_ptp4l_without_a_path_delay_reports_each_sync_with_offset_0() -> None:
+    """
+    After its start ptp4l reports the ingress_time of each Sync, and offset and path delay 0, for as long as no answer to a
+    delay request comes. The answers that it counts may be those to other nodes.
+    """
+    node = Node()
+    node.ptp4l.state, node.ptp4l.offset_ns, node.ptp4l.path_delay_ns = PortState.UNCALIBRATED, 0, 0
+    for _ in range(120):
+        node.second()
+
+    assert node.published is None
+    assert isinstance(node.reading, NoSample) and "has not measured an offset" in node.reading.reason
+
+
+def test_pitfall_31_a_ptp4l_that_lost_its_path_delay_repeats_its_last_offset() -> None:
+    """
+    An Announce time-out empties its delay filter. Offset and path delay of before go on beside the ingress_time of each new
+    Sync: the bound ages, until the filter was filled again.
+    """
+    node = Node()
+    node.synced()
+    node.ptp4l.state = PortState.UNCALIBRATED
+    statuses = []
+    for _ in range(20):
+        node.second()
+        statuses.append(node.seen()[0].status)
+    for second in range(UNTIL_BOUND_S):
+        node.ptp4l.offset_ns = 700 + second % 7
+        node.second()
+        statuses.append(node.seen()[0].status)
+
+    assert set(statuses[6:25]) == {ClockStatus.HOLDOVER}
+    assert statuses[-1] is ClockStatus.SYNCHRONIZED
 
 
 @pytest.mark.parametrize("by", ["another instance", "its counters"])

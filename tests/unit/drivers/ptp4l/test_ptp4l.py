@@ -320,14 +320,32 @@ async def test_uncalibrated_measures(server: ScriptedPtp4l) -> None:
     driver = await primed(server, FakeClocks())
     server.script.state = PortState.UNCALIBRATED
     server.script.sync(3)
+    await nothing(driver)
+    server.script.sync(4)
     taken = await sample(driver)
     await driver.close()
 
-    assert taken.port_state is PortState.UNCALIBRATED
+    assert (taken.port_state, taken.offset_ns) == (PortState.UNCALIBRATED, 4)
+
+
+async def test_an_offset_from_before_the_port_was_uncalibrated_is_no_sample(server: ScriptedPtp4l) -> None:
+    """ptp4l repeats it with each Sync until it has a path delay again; then the delay filter was emptied meanwhile."""
+    driver = await primed(server, FakeClocks())
+    server.script.state = PortState.UNCALIBRATED
+    readings = []
+    for _ in range(4):
+        server.script.sync(3)
+        readings.append(await nothing(driver))
+    await driver.close()
+
+    assert {reading.reason for reading in readings} == {
+        "ptp4l has not measured an offset since its port became UNCALIBRATED"
+    }
+    assert [reading.delay_unmeasured for reading in readings] == [False, False, True, True]
 
 
 async def test_a_negative_path_delay_is_no_sample(server: ScriptedPtp4l) -> None:
-    """A delay below zero was measured by a clock that is off."""
+    """A delay below zero was measured by a clock that is off. How the clock was steered meanwhile is known all the same."""
     driver = await primed(server, FakeClocks())
     server.script.path_delay_ns = -1
     server.script.sync(3)
@@ -335,6 +353,7 @@ async def test_a_negative_path_delay_is_no_sample(server: ScriptedPtp4l) -> None
     await driver.close()
 
     assert (reading.reason, reading.restarted) == ("the path delay is negative", False)
+    assert reading.frequency_ppb is not None
 
 
 async def test_a_port_that_measures_no_path_delay_gives_no_sample(server: ScriptedPtp4l) -> None:
