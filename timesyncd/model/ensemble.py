@@ -549,17 +549,24 @@ class Ensemble:
         return self._drop(source, invalidation.reason).bound if newest.as_of_ns < invalidation.before_ns else None
 
     def _widened(self, source: str, polled: _KnownGrandmaster) -> ErrorBound | None:
-        """The source's bound with the newest verdict of its grandmaster or boundary clock, where that changes it."""
+        """
+        The source's bound with the newest verdict of its grandmaster or boundary clock, where that is wider. A boundary clock
+        that is locked again was off when the sample in hand was measured.
+        """
         last, sample = self._bounds.get(source), self._samples.get(source)
         if last is None or sample is None or sample.parent_identity not in polled.identities:
             return self._widened_against_utc(source, polled)
         if sample.parent_identity == sample.grandmaster_identity:
             return self._widened_against_utc(source, polled)
-        bound = self._source_bound(source)
-        if bound != last:
-            return bound
-        self._bounds[source] = last
-        return None
+        judged = self._source_bound(source)
+        gm, utc = wider(last.gm_hard, judged.gm_hard), wider(last.utc_hard, judged.utc_hard)
+        if (gm, utc) == (last.gm_hard, last.utc_hard):
+            self._bounds[source] = last
+            return None
+        bound = self._bounds[source] = replace(
+            judged, gm_hard=gm, utc_hard=utc, gm_status=status_of(gm), utc_status=status_of(utc)
+        )
+        return bound
 
     def _widened_against_utc(self, source: str, grandmaster: _KnownGrandmaster) -> ErrorBound | None:
         """

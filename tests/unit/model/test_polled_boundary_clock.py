@@ -75,6 +75,20 @@ def test_a_verdict_never_narrows_the_configured_error(polled: GrandmasterVerdict
     assert before.gm_hard.bound_ns is not None
 
 
+def test_a_boundary_clock_that_is_locked_again_does_not_narrow_the_bound_in_hand() -> None:
+    """The clock was measured against it while it was off; the next sample is measured against one that is locked."""
+    ensemble, before = followed()
+    in_holdover, locked = verdict(Bound(2_500, 7), LEFT_NS), verdict(Bound(30, 1))
+    held = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], in_holdover, HEALTHY.as_of_ns)
+    told = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], locked, HEALTHY.as_of_ns)
+    in_hand, later = ensemble.source_bound("ptp"), next_bound(ensemble, 30)
+
+    assert held is not None and told is None
+    assert in_hand is not None and in_hand.gm_hard == held.gm_hard
+    assert later.gm_hard.bound_ns is not None and later.parent_hard.bound_ns is not None
+    assert later.gm_hard.bound_ns - later.parent_hard.bound_ns == CONFIGURED_NS
+
+
 def test_a_budget_that_is_used_up_leaves_the_bound_unknown() -> None:
     """Nothing bounds the boundary clock from then on; the bound against the parent stays."""
     ensemble, _ = followed()
