@@ -17,8 +17,9 @@ from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 DEFAULT_HOLDOVER_AFTER_NS = 5_000_000_000
 DEFAULT_VOID_AFTER_NS = 1_000_000_000_000
 
-#: The most that adjtimex makes CLOCK_REALTIME run off its oscillator: 10 % by the tick, and 500 ppm by the frequency.
-SYSTEM_CLOCK_LIMIT_PPB = 100_500_000
+#: The most that adjtimex makes CLOCK_REALTIME run off its oscillator, 10 % by the tick and 500 ppm by the frequency, in each of
+#: its own seconds: slowed by 10.05 %, those are longer by 11.17 %, and every age counts in them.
+SYSTEM_CLOCK_LIMIT_PPB = 111_728_739
 
 #: The largest rate of a system clock that was not observed: that limit, and 50 ppm for the oscillator.
 UNKNOWN_PAST_PPB = SYSTEM_CLOCK_LIMIT_PPB + 50_000

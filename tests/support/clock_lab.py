@@ -13,6 +13,7 @@ from samples import HEALTHY
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.assumptions import SourceSettings
+from timesyncd.model.servo import in_own_seconds_ppb
 from timesyncd.model.source import ParentBound, SourceMemory
 from timesyncd.sample import ClockSample
 
@@ -49,7 +50,7 @@ class Lab:
     ) -> None:
         self.true_ns = 0.0
         self.rate_ppb = rate_ppb
-        self.frequency_ppb = -round(rate_ppb)
+        self.frequency_ppb = -in_own_seconds_ppb(round(rate_ppb))
         self.forward_ns = self.reverse_ns = float(DELAY_NS)
         self.seconds = 0
         self._synced_ns = 0.0
@@ -86,7 +87,7 @@ class Lab:
         self.seconds += seconds
 
     def _run(self, seconds: float) -> None:
-        self.true_ns += (self.rate_ppb + self.frequency_ppb) * seconds
+        self.true_ns += (self.rate_ppb + in_own_seconds_ppb(self.frequency_ppb)) * seconds
 
     def _sample(self) -> ClockSample:
         self.seconds += 1
@@ -95,7 +96,7 @@ class Lab:
         offset_ns = round(self.true_ns + self.forward_ns) - delay_ns
         if self._renewed_before_read:
             self._measure_delay()
-        self.frequency_ppb = -round(self.rate_ppb) + self._servo(offset_ns)
+        self.frequency_ppb = -in_own_seconds_ppb(round(self.rate_ppb)) + self._servo(offset_ns)
         sample = replace(
             HEALTHY,
             as_of_ns=self.boottime_ns - NS_PER_S,

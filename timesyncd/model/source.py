@@ -20,7 +20,7 @@ from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings, assumed
 from timesyncd.model.delay_filter import DelayFilterWindow, DelayRefreshClock, FilterEntry
 from timesyncd.model.oscillator import Drift, Oscillator
-from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, response_ppb, steering_ppb
+from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, in_own_seconds_ppb, response_ppb, steering_ppb
 from timesyncd.model.statistics import OUTLIER_FACTOR, RobustMean, SlidingMaximum, statistical_terms
 from timesyncd.sample import ClockSample, DelayExchange
 
@@ -212,7 +212,8 @@ class SourceMemory:
 
         None: this bound is no narrower than the growth of the last one.
         """
-        self._steering.add_reading(boottime_ns + self._measured_minus_boot_ns, frequency_ppb, self._limit_ppb)
+        time_ns = boottime_ns + self._measured_minus_boot_ns
+        self._steering.add_reading(time_ns, in_own_seconds_ppb(frequency_ppb), self._limit_ppb)
         if self._coasting is not None:
             self._coasting.unseen_ns += unseen_ns
         return self.coasting(boottime_ns)
@@ -370,7 +371,7 @@ class SourceMemory:
         steering, uncertainty_ns = self._steering, self._steering.uncertainty_ns
         gap_ns = sample.ingress_time_ns - last.sample.ingress_time_ns if last else 0
         self._limit_ppb = self._servo_limit_ppb(sample, last.sample if last else None, gap_ns)
-        steering.add_reading(sample.ingress_time_ns, sample.frequency_ppb, self._limit_ppb)
+        steering.add_reading(sample.ingress_time_ns, _own_frequency_ppb(sample), self._limit_ppb)
         # The delay may have been measured again between the Sync and the reading: the offset was computed with one of
         # the two.
         delay_ns = min(sample.path_delay_ns, last.sample.path_delay_ns) if last else sample.path_delay_ns
@@ -393,7 +394,7 @@ class SourceMemory:
         self._window.push(entry, self._oscillator.drift, is_new_drift)
         self._change.push(number, max(steering.change_ppb, self._unusual_correction_ppb()))
         self._corrections.push(number, self._carried.correction_ppb if self._carried else 0)
-        self._fastest.push(number, self._rate_ppb(sample.frequency_ppb))
+        self._fastest.push(number, self._rate_ppb(_own_frequency_ppb(sample)))
         self._disturbance.push(number, self._disturbance_ns(steering.frequency_before_ppb, gap_ns))
         first = self._window.expire(lambda old: self._has_expired(old, entry))
         for each in (self._change, self._fastest, self._disturbance, self._corrections):
@@ -411,7 +412,7 @@ class SourceMemory:
 
     def _learn(self, entry: FilterEntry) -> bool:
         """Whether the drift is new."""
-        frequency_ppb = entry.sample.frequency_ppb
+        frequency_ppb = _own_frequency_ppb(entry.sample)
         if frequency_ppb is None:
             self._oscillator.interrupt()
             return False
@@ -628,3 +629,7 @@ class SourceMemory:
 
 def _went_back(old: int | None, new: int | None) -> bool:
     return old is not None and new is not None and new < old
+
+
+def _own_frequency_ppb(sample: ClockSample) -> int | None:
+    return None if sample.frequency_ppb is None else in_own_seconds_ppb(sample.frequency_ppb)

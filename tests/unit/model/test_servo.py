@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timesyncd.bound import SYSTEM_CLOCK_LIMIT_PPB
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, correction_ppb, response_ppb, steering_ppb
+from timesyncd.model.servo import (
+    FASTEST_SERVO_PPB,
+    Steering,
+    correction_ppb,
+    in_own_seconds_ppb,
+    response_ppb,
+    steering_ppb,
+)
 
 EPOCH_NS = 1_700_000_000 * NS_PER_S
 
@@ -172,3 +180,27 @@ def test_a_servo_that_acts_at_every_eighth_reading_leaves_as_little_doubt_as_at_
         steering.add_innovation(0.0, 500.0)
 
     assert steering.uncertainty_ns < 1_000
+
+
+@pytest.mark.parametrize(
+    ("frequency_ppb", "own_ppb"),
+    [
+        (0, 0),
+        (20_000, 20_000),
+        (-100_000, -100_010),
+        (83_333_333, 76_923_077),
+        (-100_000_000, -111_111_111),
+        (-(10**9), -(10**9)),
+    ],
+)
+def test_a_clock_that_is_slowed_loses_more_in_each_of_its_own_seconds(frequency_ppb: int, own_ppb: int) -> None:
+    """
+    Slowed by 10 %, as phc2sys does at its limit, its second takes 1.111 s of true time: ages count in such seconds. A clock
+    that is stopped has none.
+    """
+    assert in_own_seconds_ppb(frequency_ppb) == own_ppb
+
+
+def test_the_limit_of_the_system_clock_counts_in_its_own_seconds() -> None:
+    """10 % by the tick and 500 ppm by the frequency, downwards."""
+    assert -in_own_seconds_ppb(-100_500_000) in (SYSTEM_CLOCK_LIMIT_PPB, SYSTEM_CLOCK_LIMIT_PPB - 1)
