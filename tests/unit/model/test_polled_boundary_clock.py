@@ -77,7 +77,7 @@ def test_a_verdict_never_narrows_the_configured_error(polled: GrandmasterVerdict
 
 def test_a_boundary_clock_that_is_locked_again_does_not_narrow_the_bound_in_hand() -> None:
     """The clock was measured against it while it was off; the next sample is measured against one that is locked."""
-    ensemble, before = followed()
+    ensemble, _ = followed()
     in_holdover, locked = verdict(Bound(2_500, 7), LEFT_NS), verdict(Bound(30, 1))
     held = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], in_holdover, HEALTHY.as_of_ns)
     told = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], locked, HEALTHY.as_of_ns)
