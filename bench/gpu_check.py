@@ -746,6 +746,38 @@ def _timed_us(call: Callable[[], object]) -> float:
     return (time.monotonic_ns() - began) / 1e3
 
 
+def in_place(rank: Rank) -> None:
+    """Parameters averaged by NCCL in their own memory, against the way through a flat copy: values, memory and time."""
+    import torch
+    from torch.distributed import distributed_c10d
+
+    from timesyncd.training.torch.averaging import Averaging, DenseReducer
+
+    cuda().set_device(0)
+    rank.init_group("nccl")
+    reducer = DenseReducer(distributed_c10d._get_default_group())
+    for name in ("in place", "by a copy"):
+        if name == "by a copy":
+            setattr(DenseReducer, "takes_several", lambda *_: False)  # noqa: B010  mypy knows no such assignment
+        tensors = [torch.ones(1 << 22, device=rank.device) for _ in range(16)]
+        before = cuda().memory_allocated()
+        averaging = Averaging(tensors, reducer)
+        averaging.average(0.5)
+        took = ms_per_step(rank, _repeated(averaging.average), 20)
+        is_right = all(bool((tensor == 0.5).all()) for tensor in tensors)
+        more = (cuda().memory_allocated() - before) >> 20
+        rank.report(**{name: {"right": is_right, "more MiB": more, "ms": round(took, 3)}})
+    rank.report(is_done=True)
+
+
+def _repeated(call: Callable[[], object]) -> Callable[[int], None]:
+    def run(times: int) -> None:
+        for _ in range(times):
+            call()
+
+    return run
+
+
 def graph(rank: Rank) -> None:
     """A step that is captured and replayed, with the meter on: it trains as without."""
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torch's condition for the capture of a DDP module
@@ -862,6 +894,7 @@ SECTIONS = {
     "straggler:host": Section(straggler, 2, 45, needs_card=False, argument="host"),
     "fsdp2:1": Section(fsdp2, 1, 45),
     "graph": Section(graph, 1, 45),
+    "in_place": Section(in_place, 1, 40),
     **{f"policy:{name}": Section(policy, 2, 45, needs_card=False, argument=name) for name in POLICIES},
     "fsdp2:2": Section(fsdp2, 2, 45, needs_card=False),
     "compile": Section(compiled, 1, 75),

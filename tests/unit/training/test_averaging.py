@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from compression_lab import ranks
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from timesyncd.training.torch.averaging import Averaging, local_gradient, make_chunks, replica_hash, state_tensors
+from timesyncd.training.policy.schedule import Row
+from timesyncd.training.torch import averaging
+from timesyncd.training.torch.averaging import (
+    Averaging,
+    DenseReducer,
+    RowExchange,
+    local_gradient,
+    make_chunks,
+    replica_hash,
+    state_tensors,
+)
 
 
 class FakeReducer:
@@ -197,3 +208,51 @@ def test_the_state_of_an_optimizer(optimizer: Any, shapes: list[tuple[int, ...]]
     (module(torch.ones(2, 3)) * module.scale).sum().backward()
     its.step()
     assert sorted(tuple(t.shape) for t in state_tensors(its)) == sorted(shapes)
+
+
+@pytest.mark.parametrize("limit", [64, 2])
+def test_rows_reach_every_rank(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, several in transit at a time; each to each, or down a tree where there are more ranks than a limit."""
+    monkeypatch.setattr(averaging, "MAX_RANKS_EACH_TO_EACH", limit)
+    with ranks(5) as group:
+        exchanges = [RowExchange(each) for each in group.groups]
+
+        def run(rank: int) -> list[list[int]]:
+            for step in range(3):
+                exchanges[rank].send(Row(step, compute_ns=100 * step + rank))
+            return [[row.compute_ns for row in exchanges[rank].receive(step)] for step in range(3)]
+
+        received = group.all(run)
+
+    assert received == [[[100 * step + rank for rank in range(5)] for step in range(3)]] * 5
+
+
+@pytest.mark.parametrize("limit", [64, 1])
+def test_rows_of_a_silent_rank_raise(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the group's time-out, as torch's own collectives do."""
+    monkeypatch.setattr(averaging, "MAX_RANKS_EACH_TO_EACH", limit)
+    with ranks(2, timeout_s=1) as group:
+        exchange = RowExchange(group.groups[0])
+        exchange.send(Row(0))
+        with pytest.raises(RuntimeError, match="Timed out"):
+            exchange.receive(0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_parameters_are_averaged_in_their_own_memory(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the group takes several tensors at once: no flat copy is made. A tensor that is not contiguous goes by the copy."""
+    monkeypatch.setattr(DenseReducer, "takes_several", lambda reducer, device: True)
+    with ranks(2) as group:
+        tensors = [[torch.full((3, 5), 2.0 + 2 * rank), torch.full((7,), 1.0 + 2 * rank)] for rank in range(2)]
+        kept = [[tensor.data_ptr() for tensor in of] for of in tensors]
+        averagings = [Averaging(of, DenseReducer(each)) for of, each in zip(tensors, group.groups, strict=True)]
+        group.all(lambda rank: averagings[rank].average(scale))
+        copied = [[tensor.t() for tensor in of[:1]] for of in tensors]
+        others = [Averaging(of, DenseReducer(each)) for of, each in zip(copied, group.groups, strict=True)]
+        group.all(lambda rank: others[rank].average())
+
+    assert [[tensor.data_ptr() for tensor in of] for of in tensors] == kept
+    assert all("flat" not in vars(chunk) for averaging in averagings for chunk in averaging._chunks)
+    assert all("flat" in vars(chunk) for averaging in others for chunk in averaging._chunks)
+    for of in tensors:
+        assert (of[0] == 3 * scale).all() and (of[1] == 2 * scale).all()

@@ -7,10 +7,13 @@ And it averages the replicas with their state, and compares them by hash.
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import torch
@@ -49,8 +52,8 @@ def local_gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 class Chunk:
     """
-    Some tensors of one type and device in one flat buffer. It has the methods of DDP's GradBucket that communication
-    hooks use.
+    Some tensors of one type and device in one flat buffer, which is made when it is first used. It has the methods of DDP's GradBucket
+    that communication hooks use.
     """
 
     def __init__(self, number: int, is_last: bool, tensors: Sequence[torch.Tensor], select: SelectTensor) -> None:
@@ -58,9 +61,16 @@ class Chunk:
         self._is_last = is_last
         self._tensors = list(tensors)
         self._select = select
-        first = local_shard(tensors[0])
-        self.flat = torch.empty(sum(local_shard(t).numel() for t in tensors), dtype=first.dtype, device=first.device)
-        self._views = self._as_views(self.flat)
+        self.sample = local_shard(tensors[0])
+        self.nbytes = sum(local_shard(tensor).nbytes for tensor in tensors)
+
+    @cached_property
+    def flat(self) -> torch.Tensor:
+        return self.sample.new_empty(self.nbytes // self.sample.itemsize)
+
+    @cached_property
+    def _views(self) -> list[torch.Tensor]:
+        return self._as_views(self.flat)
 
     def index(self) -> int:
         return self._number
@@ -79,6 +89,11 @@ class Chunk:
 
     def parameters(self) -> list[torch.Tensor]:
         return self._tensors
+
+    def contiguous(self) -> list[torch.Tensor] | None:
+        """The tensors themselves; None: one of them is not contiguous."""
+        tensors = self._selected()
+        return tensors if all(tensor.is_contiguous() for tensor in tensors) else None
 
     def fill(self) -> None:
         torch._foreach_copy_(self._views, self._selected())
@@ -153,6 +168,16 @@ class DenseReducer:
         self.sent_bytes += flat.nbytes
         return self._group.allreduce([flat]).get_future()
 
+    def takes_several(self, device: torch.device) -> bool:
+        """Whether the group reduces several tensors of the device at once without a copy: NCCL does."""
+        return device.type == "cuda" and self._group._get_backend(device).name() == "nccl"
+
+    def average_in_place(self, tensors: list[torch.Tensor], scale: float) -> torch.futures.Future[Any]:
+        """Where the group `takes_several`. `scale`: as in `Averaging.average`."""
+        torch._foreach_mul_(tensors, scale / self._group.size())
+        self.sent_bytes += sum(tensor.nbytes for tensor in tensors)
+        return self._group.allreduce_coalesced(tensors).get_future()
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -182,7 +207,9 @@ class Averaging:
         self._anchors = [torch.empty_like(chunk.flat) for chunk in self._chunks] if differences else None
         self._futures: list[torch.futures.Future[Any]] = []
         self._at_begin: list[torch.Tensor] = []
-        self._times = times_of(self._chunks[0].flat.device) if self._chunks else HostTimes()
+        self._times = times_of(self._chunks[0].sample.device) if self._chunks else HostTimes()
+        #: Averages parameters in their own memory. All ranks have the same strides of them, as DDP has made sure.
+        self._in_place = None if differences or select is not local_shard else _in_place(reducer, self.sample)
         self._transfers: list[Span] = []
         self.set_anchors()
 
@@ -194,11 +221,11 @@ class Averaging:
     @property
     def sample(self) -> torch.Tensor | None:
         """A tensor on the device; None: there are no tensors."""
-        return self._chunks[0].flat if self._chunks else None
+        return self._chunks[0].sample if self._chunks else None
 
     @property
     def nbytes(self) -> int:
-        return sum(chunk.flat.nbytes for chunk in self._chunks)
+        return sum(chunk.nbytes for chunk in self._chunks)
 
     def take_transfers(self) -> list[Span]:
         """Begin and end of the transfers since the last call, as moments of the tensors' device."""
@@ -215,10 +242,20 @@ class Averaging:
     def average(self, scale: float = 1) -> None:
         """`scale`: this rank's weight in the mean, times the number of ranks."""
         began = self._times.now()
-        self._send(scale)
-        for chunk, mean in self._received():
-            chunk.write_back(mean)
+        if self._in_place is None or not self._averaged_in_place(self._in_place, scale):
+            self._send(scale)
+            for chunk, mean in self._received():
+                chunk.write_back(mean)
         self._transfers.append((began, self._times.now()))
+
+    def _averaged_in_place(self, reducer: DenseReducer, scale: float) -> bool:
+        """False: a tensor is not contiguous."""
+        chunks = [chunk.contiguous() for chunk in self._chunks]
+        if None in chunks:
+            return False
+        for future in [reducer.average_in_place(tensors, scale) for tensors in chunks if tensors is not None]:
+            future.wait()
+        return True
 
     @torch.no_grad()
     def begin(self) -> None:
@@ -284,6 +321,13 @@ class Averaging:
         for chunk, reduced in zip(self._chunks, state["reduced"], strict=False):
             chunk.flat.copy_(reduced)
         self._futures = [_completed() for _ in state["reduced"]]
+
+
+def _in_place(reducer: BucketReducer, sample: torch.Tensor | None) -> DenseReducer | None:
+    """The reducer, where it averages tensors in their own memory."""
+    if isinstance(reducer, DenseReducer) and sample is not None and reducer.takes_several(sample.device):
+        return reducer
+    return None
 
 
 def _completed() -> torch.futures.Future[Any]:
@@ -450,6 +494,73 @@ def average_replicas(
     Averaging(states, DenseReducer(group)).average()
 
 
+#: With more ranks rows go through one rank, down a tree: each to each would be this number squared of messages.
+MAX_RANKS_EACH_TO_EACH = 64
+
+
+class PendingRows(Protocol):
+    """Rows in transit, as torch's Work. `wait` raises RuntimeError where a rank has ended."""
+
+    def is_completed(self) -> bool: ...
+
+    def wait(self) -> object: ...
+
+
+class TreeRows:
+    """
+    Gathers the rows of all ranks on rank 0 and spreads them down a tree, in a thread of its own: the second begins only after the first, and
+    every rank runs both in the same order. The thread ends with the process.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._requests: SimpleQueue[tuple[FinishedRows, torch.Tensor, torch.Tensor]] = SimpleQueue()
+        threading.Thread(target=self._run, name="rows", daemon=True).start()
+
+    def send(self, own: torch.Tensor, all_rows: torch.Tensor) -> PendingRows:
+        finished = FinishedRows()
+        self._requests.put((finished, own, all_rows))
+        return finished
+
+    def _run(self) -> None:
+        while True:
+            finished, own, all_rows = self._requests.get()
+            try:
+                self._exchange(own, all_rows)
+                finished.end(None)
+            except Exception as error:  # noqa: BLE001  it is raised where the rows are waited for
+                finished.end(error)
+
+    def _exchange(self, own: torch.Tensor, all_rows: torch.Tensor) -> None:
+        gather = dist.GatherOptions()
+        gather.rootRank = 0
+        parts = [list(all_rows.view(self._group.size(), -1).unbind())] if self._group.rank() == 0 else []
+        self._group.gather(parts, [own], gather).wait()
+        spread = dist.BroadcastOptions()
+        spread.rootRank = spread.rootTensor = 0
+        self._group.broadcast([all_rows], spread).wait()
+
+
+class FinishedRows:
+    """What `TreeRows.send` returns."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._error: Exception | None = None
+
+    def end(self, error: Exception | None) -> None:
+        self._error = error
+        self._done.set()
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self) -> None:
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+
 class RowExchange:
     """
     Exchanges rows between all ranks that decide together, over a process group of its own on the CPU. Every rank sends
@@ -461,16 +572,22 @@ class RowExchange:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
-        self._in_flight: dict[int, tuple[dist.Work | None, torch.Tensor, torch.Tensor]] = {}
+        self._in_flight: dict[int, tuple[PendingRows | None, torch.Tensor, torch.Tensor]] = {}
+        self._tree = TreeRows(group) if group.size() > MAX_RANKS_EACH_TO_EACH else None
         self.rows_waited = 0
         self.rows_waited_ns = 0
 
     def send(self, row: Row) -> None:
-        own = torch.tensor(row.words(), dtype=torch.int64).repeat(self.group.size())
-        all_rows = torch.empty_like(own)
-        # All pairs at once: gloo's all-gather is a ring, in which each rank waits until the rank before it is
-        # scheduled.
-        work = self.group.alltoall_base(all_rows, own, [], [])
+        own = torch.tensor(row.words(), dtype=torch.int64)
+        all_rows = own.new_empty(self.group.size() * len(own))
+        work: PendingRows
+        if self._tree is not None:
+            work = self._tree.send(own, all_rows)
+        else:
+            # All pairs at once: gloo's all-gather is a ring, in which each rank waits until the rank before it is
+            # scheduled.
+            own = own.repeat(self.group.size())
+            work = self.group.alltoall_base(all_rows, own, [], [])
         self._in_flight[row.step] = (work, all_rows, own)
 
     def receive(self, step: int) -> list[Row]:
@@ -479,7 +596,7 @@ class RowExchange:
         self._wait(work)
         return [Row.from_words(words) for words in all_rows.view(-1, ROW_WORDS).tolist()]
 
-    def _wait(self, work: dist.Work | None) -> None:
+    def _wait(self, work: PendingRows | None) -> None:
         if work is None or work.is_completed():
             if work is not None:
                 work.wait()  # raises the error, if any
