@@ -15,6 +15,8 @@ from timesyncd.errors import ConfigError
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.seqlock import SegmentWriter, inode_of, make_folder
 
+LOCK_NAME = "lock"
+
 
 class RuntimeFolder:
     """
@@ -76,8 +78,10 @@ class RuntimeFolder:
     def _take_lock(self) -> None:
         """
         The kernel releases it when the process ends, however it ends. Raises BlockingIOError while another daemon has it.
+
+        Not on the folder itself: every user may open that, so every user could lock it and keep the daemon from starting.
         """
-        lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = os.open(self._path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

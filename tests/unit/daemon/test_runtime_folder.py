@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +42,16 @@ def test_a_second_daemon_is_refused_until_the_first_one_ends(tmp_path: Path) -> 
         first.kill()
         first.wait()
         RuntimeFolder(tmp_path).close()
+
+
+def test_another_user_cannot_keep_the_daemon_from_starting(tmp_path: Path) -> None:
+    """Whoever may enter the folder may lock it; what the daemon locks, its own user alone may open."""
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    RuntimeFolder(tmp_path).close()
+    os.close(folder)
+
+    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("removed", ["segment", "folder"])
