@@ -557,12 +557,15 @@ class SourceMemory:
         The parts of the bound's growth.
 
         FREQUENCY_OFFSET is the applied frequency minus the one that would keep the clock on time: a frozen servo leaves
-        its last correction applied.
+        its last correction applied. Before the rate is learned, a frequency counts that no oscillator within its assumed
+        drift cancels: a program slews the clock.
         """
         drift, frequency_ppb = self._oscillator.drift, self._steering.frequency_ppb
         rates = {Rate.STEERING: self._steering_ppb(), Rate.GRANDMASTER_RATE: self._assumed[Assumption.GRANDMASTER_RATE]}
         if drift is None or frequency_ppb is None:
             rates[Rate.LOCAL_DRIFT] = self._local_drift_ppb()
+            if slewed_ppb := self._slewed_ppb(frequency_ppb or 0):
+                rates[Rate.FREQUENCY_OFFSET] = slewed_ppb
         else:
             rates[Rate.LOCAL_DRIFT] = math.ceil(self._drift_ppb(drift))
             rates[Rate.FREQUENCY_OFFSET] = math.ceil(abs(drift.rate_ppb + frequency_ppb))
@@ -584,6 +587,12 @@ class SourceMemory:
             return assumed_ppb
         slope_ppb, error_ppb = self._window.slope_ppb()
         return math.ceil(abs(slope_ppb) + error_ppb) if abs(slope_ppb) > assumed_ppb else assumed_ppb
+
+    def _slewed_ppb(self, frequency_ppb: int) -> int:
+        """The rate of a clock with this frequency, by the slope in hand, where it exceeds the assumed drift; else 0."""
+        slope_ppb, error_ppb = self._window.slope_ppb() if self._window.entries else (0.0, 0.0)
+        rate_ppb = abs(slope_ppb + frequency_ppb)
+        return math.ceil(rate_ppb) if rate_ppb - error_ppb > self._assumed[Assumption.LOCAL_DRIFT] else 0
 
     def _drift_ppb(self, drift: Drift) -> float:
         """

@@ -286,3 +286,22 @@ def test_the_noise_is_known_before_any_innovation() -> None:
             memories.append(bound.terms[Term.PATH_MEMORY])
 
     assert max(memories) < 60_000
+
+
+@pytest.mark.parametrize("slewed_ppb", [-83_333_333, -3_560_000])
+def test_a_slew_that_began_before_the_daemon_counts_before_the_rate_is_learnt(slewed_ppb: int) -> None:
+    """
+    chronyd slews by milliseconds a second at boot. Its frequency does not change meanwhile, so no change shows; no oscillator
+    within its assumed drift cancels it.
+    """
+    lab = Lab(20_000, lambda offset_ns: slewed_ppb)
+    lab.frequency_ppb += slewed_ppb
+    memory = settled(lab, seconds=15)
+    bound = memory.accept(lab.sync())
+    begun_ns = lab.true_ns
+    lab.silence(60)
+
+    assert bound is not None and memory.drift is None
+    grown_ns = bound.bound.at(lab.boottime_ns - bound.as_of_ns)
+    assert grown_ns is not None and abs(lab.true_ns) <= grown_ns
+    assert abs(lab.true_ns - begun_ns) > 60 * 3_500_000
