@@ -25,6 +25,7 @@ _P2P_MECHANISMS = (2, 3)
 _NO_MECHANISM = 0xFE
 _SYNCS_UNTIL_STALE = 3
 _REPEATS_UNTIL_UNMEASURED = 2
+_MOST_LATE_NS = NS_PER_S
 _NO_IDENTITIES = (bytes(8), b"\xff" * 8)
 
 
@@ -169,7 +170,7 @@ class SyncHistory:
         return ClockSample(
             source=self._source,
             clock=self.clock,
-            as_of_ns=not_newer.boottime_ns,
+            as_of_ns=min(not_newer.boottime_ns, self._stamped_ns(snapshot)),
             read_ns=snapshot.read_ns,
             real_minus_boot_ns=not_newer.real_minus_boot_ns,
             offset_ns=snapshot.status.offset_ns,
@@ -198,6 +199,18 @@ class SyncHistory:
             max_frequency_ppb=snapshot.max_frequency_ppb,
             phc=snapshot.phc,
         )
+
+    def _stamped_ns(self, snapshot: Ptp4lSnapshot) -> int:
+        """
+        When the Sync was stamped, by the clock that stamped it and by CLOCK_BOOTTIME. ptp4l shows a Sync once its Follow_Up
+        has come, so a reading that shows none may be later than that. A clock that was stepped since tells nothing.
+        """
+        phc, ingress_ns = snapshot.phc, snapshot.status.ingress_time_ns
+        if phc is not None and self.clock != "realtime":
+            boottime_ns, age_ns = phc.as_of_ns, phc.phc_ns + phc.width_ns - ingress_ns
+        else:
+            boottime_ns, age_ns = snapshot.read_ns, snapshot.read_ns + snapshot.real_minus_boot_ns - ingress_ns
+        return boottime_ns - age_ns if 0 <= age_ns <= _MOST_LATE_NS else boottime_ns
 
     def _announced(self, identity: bytes) -> str | None:
         """

@@ -82,7 +82,7 @@ class Unobservable(StrEnum):
     )
     REFERENCE_STEPS = "reference_steps", "the reference does not step: between two Syncs nothing shows that it did"
     DELAY_RENEWED_ONCE = "delay_renewed_once", "ptp4l renews the path delay at most once between a Sync and its reading"
-    SYNC_SHOWS_AT_ONCE = "sync_shows_at_once", "ptp4l shows a Sync as soon as it received it"
+    SYNC_SHOWS_AT_ONCE = "sync_shows_at_once", "ptp4l shows a Sync within a second of its receipt"
     UTC_OFFSET_OF_PTP4L = "utc_offset_of_ptp4l", "ptp4l removes the UTC offset utc_offset_s"
     CLOCKS_RUN_IN_SUSPEND = "clocks_run_in_suspend", "this machine does not sleep, or its clocks run on while it does"
     NO_HOST_PAUSE = "no_host_pause", "if this machine is virtual: its host never stops it, unless a VMClock reports it"

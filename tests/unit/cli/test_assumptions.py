@@ -118,7 +118,7 @@ def test_the_sources_are_named_where_there_are_others() -> None:
     """A node with two sources needs to know of which one something is assumed."""
     lines = " ".join(" ".join(printed(node(PTP, NTP))).split())
 
-    assert "ptp4l shows a Sync as soon as it received it (ptp)" in lines
+    assert "ptp4l shows a Sync within a second of its receipt (ptp)" in lines
     assert "assumed by ptp" in lines
 
 

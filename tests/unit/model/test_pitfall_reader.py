@@ -77,6 +77,25 @@ def test_pitfall_07_no_servo_state_is_not_not_locked() -> None:
     assert replayed[-1].status is ClockStatus.SYNCHRONIZED and replayed[-1].gm_hard_ns is not None
 
 
+def test_pitfall_32_a_sync_counts_from_its_time_stamp() -> None:
+    """
+    ptp4l shows a Sync once its Follow_Up has come. A reading meanwhile shows none, and is no proof that none had come: by
+    the clock that stamped it the Sync is older.
+    """
+    node = Node()
+    node.synced()
+    node.clocks.advance(NS_PER_S - 20_000_000)
+    stamped_ns, stamped_boot_ns = node.clocks.real_ns, node.clocks.boot_ns
+    node.clocks.advance(15_000_000)
+    node.read()
+    node.clocks.advance(5_000_000)
+    node.ptp4l.sync(stamped_ns)
+    node.read()
+
+    assert isinstance(node.reading, ClockSample)
+    assert node.reading.as_of_ns == stamped_boot_ns
+
+
 def test_pitfall_31_a_ptp4l_without_a_path_delay_reports_each_sync_with_offset_0() -> None:
     """
     After its start ptp4l reports the ingress_time of each Sync, and offset and path delay 0, for as long as no answer to a
