@@ -1,1 +1,1 @@
-"""Profiler traces of several nodes on one axis. Pure: text in, events out; docs/traces.md describes the method."""
+"""Profiler traces of several nodes on one axis, and ranks' traces of several formats. Pure; docs/traces.md, docs/audit.md."""

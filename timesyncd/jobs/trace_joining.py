@@ -1,0 +1,375 @@
+"""
+Joins the traces of a job's ranks to one graph of operations: which communications belong together, what each waited
+for, where steps begin, and which ranks do the same work. Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from timesyncd.jobs.step_graph import COMPUTE, Meeting, Operation, StepGraph
+from timesyncd.jobs.trace_clocks import ClockOffset, clock_offsets, left_early
+from timesyncd.jobs.trace_steps import Roles, roles_of
+from timesyncd.traces.operations import RECV, SEND, Communication, RankTrace, merged
+
+
+class Unjoinable(StrEnum):
+    """Why traces cannot be joined, for programs."""
+
+    RANK_TWICE = "rank_twice"
+    RANKS_ABSENT = "ranks_absent"
+    NO_COMMUNICATION = "no_communication"
+    NOT_MATCHED = "not_matched"
+
+
+class JoinError(ValueError):
+    """The traces do not make one graph. `code` is for programs."""
+
+    def __init__(self, code: Unjoinable, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """
+    The graph, and what is known of the clocks: `offsets` by rank against the lowest rank; a rank that shares no chain
+    of operations with it is absent. `eager`: the (sender, receiver) pairs whose sender does not wait.
+    """
+
+    graph: StepGraph
+    offsets: dict[int, ClockOffset]
+    eager: frozenset[tuple[int, int]]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One rank's part in a meeting: the position of its trace, and of the communication there."""
+
+    rank: int
+    index: int
+
+
+#: A communication that begins within this time of another one's end, while its rank waits, began after it.
+_AT_ONCE_NS = 50_000
+
+#: A send and a receive that begin within this time are issued together.
+_TOGETHER_NS = 20_000
+
+_Met = list[tuple[_Part, ...]]
+
+
+def absent_ranks(traces: Sequence[RankTrace]) -> list[int]:
+    """The ranks of the job, as far as the traces name them, that have no trace."""
+    have = {trace.rank for trace in traces}
+    size = max((trace.world_size or 0 for trace in traces), default=0)
+    named = {rank for trace in traces for each in trace.communications for rank in each.ranks}
+    return sorted((named | set(range(size))) - have)
+
+
+def join(traces: Sequence[RankTrace]) -> Joined:
+    """The graph of these traces, one for each rank. Raises JoinError."""
+    by_rank = _by_rank(traces)
+    met = _matched(by_rank)
+    if not met:
+        raise JoinError(Unjoinable.NO_COMMUNICATION, "no communication of two traced ranks is recorded")
+    pairs = [
+        (tuple(part.rank for part in parts), [by_rank[part.rank].communications[part.index] for part in parts])
+        for parts in met
+    ]
+    offsets = clock_offsets(pairs, max(trace.reading_ns for trace in traces))
+    eager = left_early(_messages(pairs), offsets)
+    roles = roles_of(by_rank)
+    return Joined(_Graph(by_rank, met, roles, eager).build(), offsets, frozenset(eager), roles.notes)
+
+
+def _by_rank(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
+    found: dict[int, RankTrace] = {}
+    for trace in traces:
+        if trace.rank in found:
+            raise JoinError(
+                Unjoinable.RANK_TWICE, f"{trace.name} and {found[trace.rank].name} are both of rank {trace.rank}"
+            )
+        found[trace.rank] = replace(trace, communications=tuple(_in_order(trace.communications)))
+    if missing := absent_ranks(traces):
+        raise JoinError(
+            Unjoinable.RANKS_ABSENT,
+            f"{len(missing)} of {len(missing) + len(found)} ranks have no trace: {rank_list(missing)}",
+        )
+    return dict(sorted(found.items()))
+
+
+def _in_order(calls: Sequence[Communication]) -> list[Communication]:
+    """
+    By their begins. A send and a receive that are issued together change places: what was computed before is sent.
+    """
+    found = sorted(calls, key=lambda call: (call.begin_ns, call.kind == RECV, call.end_ns))
+    for at in range(len(found) - 1):
+        first, second = found[at], found[at + 1]
+        if (first.kind, second.kind) == (RECV, SEND) and second.begin_ns - first.begin_ns < _TOGETHER_NS:
+            found[at : at + 2] = second, first
+    return found
+
+
+def rank_list(ranks: Sequence[int], most: int = 8) -> str:
+    """The ranks as text; of many the first ones."""
+    shown = ", ".join(map(str, ranks[:most]))
+    return shown if len(ranks) <= most else f"{shown} and {len(ranks) - most} more"
+
+
+def _matched(by_rank: Mapping[int, RankTrace]) -> _Met:
+    """
+    The communications that belong together, each once: of a collective all members, of a message (sender, receiver).
+    """
+    calls: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank, trace in by_rank.items():
+        for index, each in enumerate(trace.communications):
+            key = (each.ranks,) if each.kind in (SEND, RECV) else (each.group, each.ranks)
+            calls[key][rank].append(index)
+    found: _Met = []
+    for members in calls.values():
+        found.extend(_matched_group(by_rank, members))
+    return found
+
+
+def _matched_group(
+    by_rank: Mapping[int, RankTrace], members: Mapping[int, Sequence[int]]
+) -> Iterator[tuple[_Part, ...]]:
+    one = next(iter(members))
+    first = by_rank[one].communications[members[one][0]]
+    needed = first.ranks
+    if len(set(needed)) < 2:
+        return
+    if missing := [rank for rank in needed if rank not in members]:
+        raise JoinError(
+            Unjoinable.NOT_MATCHED,
+            f"rank {one} called {first.kind} with {rank_list(missing)}, whose traces do not show it",
+        )
+    series = {rank: _numbered(by_rank[rank], members[rank]) for rank in needed}
+    common = set.intersection(*(set(each) for each in series.values()))
+    for number in sorted(common):
+        parts = tuple(_Part(rank, series[rank][number]) for rank in needed)
+        kinds = {by_rank[part.rank].communications[part.index].kind for part in parts}
+        if kinds != {SEND, RECV} and len(kinds) > 1:
+            raise JoinError(
+                Unjoinable.NOT_MATCHED,
+                f"the ranks {rank_list(needed)} called different collectives at one place: {', '.join(sorted(kinds))}",
+            )
+        yield parts
+
+
+def _numbered(trace: RankTrace, indices: Sequence[int]) -> dict[int, int]:
+    """
+    By its number in the group. Without recorded numbers the calls count from the last one back: traces that begin at
+    different times end together more often.
+    """
+    calls = [trace.communications[index] for index in indices]
+    numbers = [call.number for call in calls]
+    if None not in numbers and len(set(numbers)) == len(numbers):
+        return {number: index for number, index in zip(numbers, indices, strict=True) if number is not None}
+    return {place - len(indices): index for place, index in enumerate(indices)}
+
+
+def _messages(
+    pairs: Sequence[tuple[tuple[int, ...], Sequence[Communication]]],
+) -> dict[tuple[int, int], list[tuple[Communication, Communication]]]:
+    found: dict[tuple[int, int], list[tuple[Communication, Communication]]] = defaultdict(list)
+    for ranks, parts in pairs:
+        if parts[0].kind == SEND:
+            found[ranks[0], ranks[1]].append((parts[0], parts[1]))
+    return found
+
+
+@dataclass(slots=True)
+class _Graph:
+    """Builds the graph rank by rank."""
+
+    by_rank: Mapping[int, RankTrace]
+    met: _Met
+    roles: Roles
+    eager: set[tuple[int, int]]
+    operations: list[Operation] = field(default_factory=list)
+    _meeting_of: dict[tuple[int, int], int] = field(default_factory=dict)
+    _transfers: list[float] = field(default_factory=list)
+    _index_of: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def build(self) -> StepGraph:
+        for number, parts in enumerate(self.met):
+            lengths = []
+            for part in parts:
+                self._meeting_of[part.rank, part.index] = number
+                call = self.by_rank[part.rank].communications[part.index]
+                lengths.append(call.end_ns - call.begin_ns)
+            # All leave together, so the last one to arrive was inside for the transfer alone.
+            self._transfers.append(max(0, min(lengths)))
+        for rank, trace in self.by_rank.items():
+            self._add_rank(rank, trace)
+        meetings = tuple(
+            Meeting(
+                kind=self.by_rank[parts[0].rank].communications[parts[0].index].kind,
+                ranks=tuple(part.rank for part in parts),
+                operations=tuple(self._index_of[part.rank, part.index] for part in parts),
+                bytes=self.by_rank[parts[0].rank].communications[parts[0].index].bytes,
+            )
+            for parts in self.met
+        )
+        return StepGraph(
+            steps=self.roles.steps,
+            operations=tuple(self.operations),
+            meetings=meetings,
+            stages=self.roles.stages,
+            replicas=self.roles.replicas,
+            labels=self.roles.labels,
+        )
+
+    def _add_rank(self, rank: int, trace: RankTrace) -> None:
+        calls = trace.communications
+        waits = _waits(trace)
+        cuts = sorted(
+            {(call.begin_ns, 1, index) for index, call in enumerate(calls)} | {(end, 0, -1) for _, end in waits}
+        )
+        bounds = [bound for wait in waits for bound in wait]
+        starts = [call.begin_ns for call in calls] + [call.end_ns for call in calls]
+        starts += [each for interval in (trace.busy or ()) for each in interval]
+        at_ns, last_ns = min(starts), max(starts)
+        self._walk(rank, trace, waits, [*cuts, (last_ns, 2, -1)], at_ns, bounds)
+
+    def _walk(
+        self,
+        rank: int,
+        trace: RankTrace,
+        waits: Sequence[tuple[int, int]],
+        cuts: Sequence[tuple[int, int, int]],
+        at_ns: int,
+        bounds: Sequence[int],
+    ) -> None:
+        calls = trace.communications
+        own: int | None = None
+        pending: list[int] = []
+        last_of: dict[str, int] = {}
+        ended = sorted(range(len(calls)), key=lambda index: calls[index].end_ns)
+        ends = [calls[index].end_ns for index in ended]
+        period, issued = self.roles.period(rank), 0
+        for cut_ns, order, index in cuts:
+            local_ns = (cut_ns - at_ns) - _overlap(waits, at_ns, cut_ns)
+            if local_ns > 0:
+                after = tuple(each for each in (own, *pending) if each is not None)
+                step, place = divmod(issued, period)
+                begin_ns = cut_ns - local_ns if not after else at_ns
+                self.operations.append(
+                    Operation(rank, COMPUTE, None, begin_ns, begin_ns + local_ns, after, 0, local_ns, step, place)
+                )
+                own, pending = len(self.operations) - 1, []
+            if order == 0:
+                wait = waits[bisect_left(bounds, cut_ns) // 2]
+                slack = _slack_ns(trace)
+                among = ended[bisect_right(ends, wait[0]) : bisect_right(ends, cut_ns + slack)]
+                pending += [self._index_of[rank, each] for each in among if (rank, each) in self._index_of]
+            elif order == 1:
+                pending += self._just_ended(rank, ended, ends, at_ns, cut_ns, pending, _slack_ns(trace))
+                self._add_call(rank, index, calls[index], own, pending, last_of, divmod(issued, period))
+                issued += 1
+            at_ns = cut_ns
+
+    def _just_ended(
+        self,
+        rank: int,
+        ended: Sequence[int],
+        ends: Sequence[int],
+        from_ns: int,
+        until_ns: int,
+        known: Sequence[int],
+        slack_ns: int,
+    ) -> list[int]:
+        """The communications that ended just before this one began, while the rank waited: it began after them."""
+        earliest_ns = max(from_ns, until_ns - _AT_ONCE_NS) - slack_ns
+        recent = ended[bisect_right(ends, earliest_ns) : bisect_right(ends, until_ns + slack_ns)]
+        found = [self._index_of[rank, each] for each in recent if (rank, each) in self._index_of]
+        return [each for each in found if each not in known]
+
+    def _add_call(
+        self,
+        rank: int,
+        index: int,
+        call: Communication,
+        own: int | None,
+        pending: Sequence[int],
+        last_of: dict[str, int],
+        at: tuple[int, int],
+    ) -> None:
+        after = [*pending] if own is None else [own, *pending]
+        stream = call.group if call.kind not in (SEND, RECV) else f"{call.kind} {call.ranks}"
+        before = last_of.get(stream)
+        if before is not None and self.operations[before].end_ns <= call.begin_ns and before not in after:
+            after.append(before)
+        ready_ns = max((self.operations[each].end_ns for each in after), default=call.begin_ns)
+        number = self._meeting_of.get((rank, index))
+        alone = number is None
+        waits = not (call.kind == SEND and call.ranks in self.eager)
+        length_ns = call.end_ns - call.begin_ns
+        transfer_ns = length_ns if alone or not waits else self._transfers[number if number is not None else 0]
+        self.operations.append(
+            Operation(
+                rank=rank,
+                kind=call.kind,
+                meeting=number,
+                start_ns=call.begin_ns,
+                end_ns=call.end_ns,
+                after=tuple(after),
+                delay_ns=max(0, call.begin_ns - ready_ns) if after else 0,
+                duration_ns=round(transfer_ns),
+                step=at[0],
+                place=at[1],
+                waits=waits,
+            )
+        )
+        last_of[stream] = self._index_of[rank, index] = len(self.operations) - 1
+
+
+def _slack_ns(trace: RankTrace) -> int:
+    """A host thread sees a collective's end somewhat before or after the recorded end; a GPU's stream does not."""
+    return max(2_000, trace.reading_ns)
+
+
+def _waits(trace: RankTrace) -> list[tuple[int, int]]:
+    """
+    When the rank did nothing but wait for a communication: idle, one in progress, and one ended before it went on.
+    """
+    calls = [(call.begin_ns, call.end_ns) for call in trace.communications]
+    ends = sorted(end for _, end in calls)
+    found = []
+    for begin, end in _outside(merged(calls), trace.busy or ()):
+        at = bisect_right(ends, end + _slack_ns(trace)) - 1
+        if at >= 0 and ends[at] > begin:
+            found.append((begin, min(ends[at], end)))
+    return found
+
+
+def _outside(intervals: Sequence[tuple[int, int]], busy: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The parts of the intervals in which nothing is busy."""
+    at = 0
+    for begin, end in intervals:
+        while at < len(busy) and busy[at][1] <= begin:
+            at += 1
+        inside, now = at, begin
+        while inside < len(busy) and busy[inside][0] < end:
+            if busy[inside][0] > now:
+                yield now, busy[inside][0]
+            now = max(now, busy[inside][1])
+            inside += 1
+        if now < end:
+            yield now, end
+
+
+def _overlap(waits: Sequence[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
+    at = max(0, bisect_right(waits, (begin_ns, begin_ns)) - 1)
+    found = 0
+    while at < len(waits) and waits[at][0] < end_ns:
+        found += max(0, min(waits[at][1], end_ns) - max(waits[at][0], begin_ns))
+        at += 1
+    return found

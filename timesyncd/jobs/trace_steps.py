@@ -1,0 +1,222 @@
+"""
+What the ranks' communications show of a job's form: where its steps begin, its pipeline stages, which ranks work on the
+same data, and on which micro-batch a rank computes. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from timesyncd.jobs.step_graph import PlaceLabel
+from timesyncd.traces.operations import RECV, SEND, Communication, RankTrace
+
+#: What the names and descriptions of a group contain that divides the work on one batch, as torch's device meshes and
+#: Megatron name them.
+_MODEL_GROUPS = ("tp", "tensor", "cp", "context", "sp", "sequence", "mp", "model")
+_DATA_GROUPS = ("dp", "data", "fsdp", "replicate", "shard")
+
+#: Backward takes about twice as long as forward.
+_FORWARD, _BACKWARD = 1.0, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A send or a receive: its micro-batch, and the weight of what is computed for it."""
+
+    kind: str
+    number: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """
+    `steps` recorded; `periods`: by rank its communications in a step. `stages`, `replicas`: by rank its pipeline stage,
+    and the lowest of the ranks that work on the same data. `labels`: by (rank, step, place).
+    """
+
+    steps: int
+    periods: dict[int, int]
+    stages: dict[int, int]
+    replicas: dict[int, int]
+    labels: dict[tuple[int, int, int], PlaceLabel]
+    notes: tuple[str, ...] = ()
+
+    def period(self, rank: int) -> int:
+        return self.periods[rank]
+
+
+def roles_of(by_rank: Mapping[int, RankTrace]) -> Roles:
+    """The form of the job of these traces."""
+    steps, notes = _steps(by_rank)
+    periods = {rank: max(1, -(-len(trace.communications) // steps)) for rank, trace in by_rank.items()}
+    stages = _stages(by_rank)
+    return Roles(
+        steps=steps,
+        periods=periods,
+        stages=stages,
+        replicas=_replicas(by_rank, stages, periods),
+        labels=dict(_labels(by_rank, stages, periods)),
+        notes=notes,
+    )
+
+
+def _steps(by_rank: Mapping[int, RankTrace]) -> tuple[int, tuple[str, ...]]:
+    """The number of steps by which every rank's communications repeat; the annotated number if they do."""
+    annotated = Counter(trace.steps for trace in by_rank.values() if trace.steps)
+    repeats = [set(_repeats(trace.communications, True)) for trace in by_rank.values() if trace.communications]
+    common = reduce(set.__and__, repeats) if repeats else {1}
+    loose = reduce(set.__and__, [set(_repeats(trace.communications, False)) for trace in by_rank.values()])
+    for steps, _ in annotated.most_common():
+        if steps is not None and steps in loose:
+            return steps, ()
+    best = max(common | ({1} if max(common) > 1 else loose))
+    if best == 1:
+        return 1, ("The communications do not repeat, so all that is recorded counts as one step.",)
+    return best, ("The steps are not annotated in all traces: a step is what repeats in the communications.",)
+
+
+def _repeats(calls: Sequence[Communication], with_bytes: bool) -> Iterator[int]:
+    """
+    Into how many parts with the same communications they can be divided. The order may differ: what is issued at one
+    moment on two streams changes places.
+    """
+    keys = [(call.kind, call.group, call.ranks, call.bytes if with_bytes else None) for call in calls]
+    for parts in range(1, len(keys) + 1):
+        if len(keys) % parts == 0:
+            size = len(keys) // parts
+            first = Counter(keys[:size])
+            if all(Counter(keys[at : at + size]) == first for at in range(size, len(keys), size)):
+                yield parts
+
+
+def _messages(trace: RankTrace) -> list[Communication]:
+    return [call for call in trace.communications if call.kind in (SEND, RECV)]
+
+
+def _stages(by_rank: Mapping[int, RankTrace]) -> dict[int, int]:
+    """
+    By rank the number of ranks before it in its pipeline: the first message between two ranks goes forward, and the
+    first stage sends before it receives. All are stage 0 where no messages are recorded.
+    """
+    downstream: dict[int, set[int]] = defaultdict(set)
+    upstream: dict[int, set[int]] = defaultdict(set)
+    for rank, trace in by_rank.items():
+        met: set[int] = set()
+        for call in _messages(trace):
+            peer = call.ranks[1] if call.kind == SEND else call.ranks[0]
+            if peer not in met:
+                met.add(peer)
+                (downstream if call.kind == SEND else upstream)[rank].add(peer)
+    first = [rank for rank, trace in by_rank.items() if (calls := _messages(trace)) and calls[0].kind == SEND]
+    if not first:
+        return dict.fromkeys(by_rank, 0)
+    found = dict.fromkeys(first, 0)
+    waiting = list(first)
+    while waiting:
+        rank = waiting.pop(0)
+        for peer in sorted(downstream[rank]):
+            if peer not in found:
+                found[peer] = found[rank] + 1
+                waiting.append(peer)
+    return {rank: found.get(rank, 0) for rank in by_rank}
+
+
+def _replicas(
+    by_rank: Mapping[int, RankTrace], stages: Mapping[int, int], periods: Mapping[int, int]
+) -> dict[int, int]:
+    """By rank the lowest rank that works on the same data: they are joined by messages and by groups of the model."""
+    root = {rank: rank for rank in by_rank}
+
+    def find(rank: int) -> int:
+        while root[rank] != rank:
+            rank = root[rank]
+        return rank
+
+    for rank, trace in by_rank.items():
+        micro_batches = _micro_batches(trace, periods[rank])
+        often = Counter(call.group for call in trace.communications[: periods[rank]])
+        for call in trace.communications[: periods[rank]]:
+            if call.kind in (SEND, RECV) or _is_of_the_model(call, often[call.group], micro_batches, stages):
+                for peer in call.ranks:
+                    low, high = sorted((find(rank), find(peer)))
+                    root[high] = low
+    return {rank: find(rank) for rank in by_rank}
+
+
+def _micro_batches(trace: RankTrace, period: int) -> int:
+    """How many there are in a step; 0: not known."""
+    forward = Counter(call.ranks for call in trace.communications[:period] if call.kind in (SEND, RECV))
+    return max(forward.values(), default=0)
+
+
+def _is_of_the_model(call: Communication, times: int, micro_batches: int, stages: Mapping[int, int]) -> bool:
+    """
+    Whether the group divides the work on one batch: by its name, else because it meets for each micro-batch forward
+    and backward, or joins stages.
+    """
+    words = set(re.findall(r"[a-z]+", call.group.lower()))
+    if any(word in _DATA_GROUPS for word in words):
+        return False
+    if any(word in _MODEL_GROUPS for word in words):
+        return True
+    if len({stages[rank] for rank in call.ranks}) > 1:
+        return False
+    return micro_batches > 1 and times >= 2 * micro_batches
+
+
+def _labels(
+    by_rank: Mapping[int, RankTrace], stages: Mapping[int, int], periods: Mapping[int, int]
+) -> Iterator[tuple[tuple[int, int, int], PlaceLabel]]:
+    for rank, trace in by_rank.items():
+        period = periods[rank]
+        for step in range(-(-len(trace.communications) // period)):
+            calls = trace.communications[step * period : (step + 1) * period]
+            met = dict(_numbered_messages(calls, stages))
+            for place, label in enumerate(_place_labels(len(calls), met)):
+                if label is not None:
+                    yield (rank, step, place), label
+
+
+def _place_labels(places: int, met: Mapping[int, _Message]) -> Iterator[PlaceLabel | None]:
+    """
+    The micro-batch before a send is that of the send, and after a receive that of the receive. Between a receive and a
+    send of another micro-batch, as on the first stage of 1F1B, both are computed.
+    """
+    following: list[_Message | None] = [None] * places
+    for place in reversed(range(places)):
+        following[place] = met.get(place) or (following[place + 1] if place + 1 < places else None)
+    before: _Message | None = None
+    since = 0
+    for place, after in enumerate(following):
+        if place and place - 1 in met:
+            before, since = met[place - 1], place
+        received = before if before is not None and before.kind == RECV else None
+        sent = after if after is not None and after.kind == SEND else None
+        weights: dict[int, float] = {}
+        for message in (received, sent):
+            if message is not None:
+                weights[message.number] = max(weights.get(message.number, 0.0), message.weight)
+        whole = sum(weights.values())
+        if weights:
+            yield PlaceLabel(
+                tuple(sorted((number, weight / whole) for number, weight in weights.items())),
+                (place == 0, received and received.weight, sent and sent.weight, place - since),
+            )
+        else:
+            yield None
+
+
+def _numbered_messages(calls: Sequence[Communication], stages: Mapping[int, int]) -> Iterator[tuple[int, _Message]]:
+    """Each message by its place."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    for place, call in enumerate(calls):
+        if call.kind in (SEND, RECV):
+            sender, receiver = call.ranks
+            is_forward = stages[sender] < stages[receiver]
+            yield place, _Message(call.kind, counts[call.kind, is_forward], _FORWARD if is_forward else _BACKWARD)
+            counts[call.kind, is_forward] += 1

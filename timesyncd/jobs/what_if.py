@@ -1,0 +1,672 @@
+"""
+How long a step would take without a slow rank, an unbalanced stage or unequal sequences, and which of them to blame. Pure.
+
+After Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025): a cause's
+operations get the duration of operations that do the same work, and the steps are replayed. The slowdown is
+S = T / T_ideal (equation 1), where all computing takes the mean and all transfers the median of their like. A cause
+explains (T - T_without) / (T - T_ideal) of it (equation 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import fmean, median, median_low, pstdev
+from typing import TypeVar
+
+from timesyncd.jobs.step_graph import COMPUTE, CircularError, Replay, StepGraph, Wait, misfit, replay, waits
+from timesyncd.units import SIGMA_PER_MAD
+
+#: A rank, a stage or a group is blamed only where it takes so much longer than its like,
+MIN_RANK_EXCESS = 0.03
+MIN_STAGE_EXCESS = 0.05
+MIN_TRANSFER_EXCESS = 0.25
+MIN_SEQUENCE_SIGMA = 0.05
+#: by so many standard errors,
+MIN_SIGNIFICANCE = 5.0
+#: and where it costs so much of a step.
+MIN_COST = 0.01
+
+#: Replays that miss the recorded time by more prove nothing.
+MAX_MISFIT = 0.02
+
+#: Unequal sequences show in all operations on the same data: their variance exceeds what independent noise leaves in
+#: the mean of a micro-batch's operations by this factor.
+_SHARED_VARIANCE = 4.0
+
+#: Places at which a rank computes less are noise.
+_LEAST_NS = 1_000.0
+
+_ROUNDS = 12
+
+
+class CauseKind(StrEnum):
+    """What makes a step longer."""
+
+    RANK = "rank"
+    STAGE = "stage"
+    SEQUENCES = "sequences"
+    TRANSFER = "transfer"
+
+
+class UnknownReason(StrEnum):
+    """Why a cause or a culprit is unknown, for programs."""
+
+    RANK_OR_STAGE = "rank_or_stage"
+    DATA_OR_NODE = "data_or_node"
+    ONE_LIKE = "one_like"
+    REPLAY_MISFIT = "replay_misfit"
+    CIRCULAR = "circular"
+    NOTHING_COMPARABLE = "nothing_comparable"
+    ONE_OF_GROUP = "one_of_group"
+    SEQUENCES_OR_PAUSES = "sequences_or_pauses"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """
+    A cause and its cost. `excess`: how much longer than its like, as a share; of sequences the relative standard
+    deviation of the micro-batches' work. `without_ns`: the mean step without this cause alone. `explains`: its share of
+    the slowdown against the ideal; None: there is none. `unknown`: two causes would look the same, so `rank` is None.
+    """
+
+    kind: CauseKind
+    rank: int | None
+    stage: int | None
+    ranks: tuple[int, ...]
+    excess: float
+    step_ns: float
+    without_ns: float
+    explains: float | None
+    unknown: UnknownReason | None = None
+
+    @property
+    def slowdown(self) -> float:
+        return self.step_ns / self.without_ns
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """
+    `step_ns`: the mean step as replayed; `ideal_ns`: with the durations of equation 1. `causes`: the costliest first.
+    `without_causes_ns`: without all of them. `by_kind`, `by_stage`: the slowdown that operations of this kind, or of
+    this stage, cause alone (equation 2). `misfit`: by how much the replay misses the recorded time, at worst.
+    `unknown`: why no cause is named.
+    """
+
+    steps: int
+    step_ns: float
+    ideal_ns: float
+    without_causes_ns: float
+    causes: tuple[Cause, ...]
+    by_kind: dict[str, float]
+    by_stage: dict[int, float]
+    waits: tuple[Wait, ...]
+    misfit: float
+    unknown: UnknownReason | None = None
+
+    @property
+    def slowdown(self) -> float:
+        return self.step_ns / self.ideal_ns if self.ideal_ns else 1.0
+
+
+def analyse(graph: StepGraph) -> WhatIf | UnknownReason:
+    """The replays and the causes; only a reason where the operations cannot be replayed."""
+    try:
+        played = replay(graph, graph.durations)
+    except CircularError:
+        return UnknownReason.CIRCULAR
+    return _Analysis(graph, played.length_ns / graph.steps).result(misfit(graph, played, graph.ranks), played)
+
+
+_Key = TypeVar("_Key", int, str)
+_Any = TypeVar("_Any", bound=Hashable)
+_Place = tuple[int, int]
+_Unit = tuple[int, int, int]
+_Work = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    kind: CauseKind
+    excess: float
+    factors: Mapping[int, float]
+    rank: int | None = None
+    stage: int | None = None
+    ranks: tuple[int, ...] = ()
+    unknown: UnknownReason | None = None
+
+
+@dataclass
+class _Model:
+    """
+    Computing as the product of what a place takes on its stage, a rank's factor, and the work of a micro-batch.
+
+    `work`: by rank and (step, place). `typical`: by class and place. `factors`: by rank. `units`: by rank and (step,
+    place) the micro-batches there with weights that sum to 1; `loads`: by micro-batch.
+    """
+
+    graph: StepGraph
+    work: dict[int, dict[_Place, float]]
+    classes: dict[int, tuple[int, ...]]
+    replicas: Mapping[int, int]
+    units: dict[tuple[int, int, int], tuple[tuple[_Unit, float], ...]]
+    typical: dict[tuple[int, ...], dict[_Work, float]] = field(default_factory=dict)
+    factors: dict[int, float] = field(default_factory=dict)
+    loads: dict[_Unit, float] = field(default_factory=dict)
+
+    def kind(self, rank: int, step: int, place: int) -> _Work:
+        """What is done there: the same for all micro-batches, where messages show which one it is."""
+        label = self.graph.labels.get((rank, step, place))
+        return (place,) if label is None else label.work
+
+    def usual(self, rank: int, step: int, place: int) -> float:
+        """What it takes on a healthy rank for a mean micro-batch; 0: not known."""
+        return self.typical[self.classes[rank]].get(self.kind(rank, step, place), 0.0)
+
+    def load(self, rank: int, step: int, place: int) -> float:
+        """The work of the micro-batches there over the mean; 1 where no micro-batch is known."""
+        units = self.units[rank, step, place]
+        return sum(share * self.loads[unit] for unit, share in units) if units else 1.0
+
+    def like(self, rank: int) -> list[int]:
+        return [each for each, of in self.classes.items() if of == self.classes[rank]]
+
+    def total(self, rank: int) -> float:
+        return sum(self.means(rank).values())
+
+    def means(self, rank: int) -> dict[int, float]:
+        return _means((place, ns) for (_, place), ns in self.work[rank].items())
+
+
+def _means(values: Iterable[tuple[_Any, float]]) -> dict[_Any, float]:
+    found: dict[_Any, list[float]] = defaultdict(list)
+    for key, value in values:
+        found[key].append(value)
+    return {key: fmean(each) for key, each in found.items()}
+
+
+class _Analysis:
+    """One graph's what-ifs. A cause is a factor on the duration of each of its operations."""
+
+    def __init__(self, graph: StepGraph, step_ns: float) -> None:
+        self.graph = graph
+        self.step_ns = step_ns
+        self.durations = graph.durations
+        self.model = fitted(graph)
+
+    def result(self, misfit_share: float, played: Replay) -> WhatIf:
+        ideal = self._ideal()
+        ideal_ns = self._step_ns(ideal)
+        refused = UnknownReason.REPLAY_MISFIT if misfit_share > MAX_MISFIT else None
+        candidates = [] if refused else self._candidates()
+        causes = self._costly(candidates, ideal_ns)
+        return WhatIf(
+            steps=self.graph.steps,
+            step_ns=self.step_ns,
+            ideal_ns=ideal_ns,
+            without_causes_ns=self._without([candidate for candidate, _ in causes]),
+            causes=tuple(sorted((cause for _, cause in causes), key=lambda cause: cause.without_ns)),
+            by_kind=self._alone(ideal, ideal_ns, [operation.kind for operation in self.graph.operations]),
+            by_stage=self._alone(ideal, ideal_ns, [self.graph.stages[op.rank] for op in self.graph.operations]),
+            waits=tuple(waits(self.graph, played)),
+            misfit=misfit_share,
+            unknown=refused,
+        )
+
+    def _step_ns(self, durations: Sequence[float]) -> float:
+        return replay(self.graph, durations).length_ns / self.graph.steps
+
+    def _without(self, candidates: Sequence[_Candidate]) -> float:
+        durations = list(self.durations)
+        for candidate in candidates:
+            for index, factor in candidate.factors.items():
+                durations[index] *= factor
+        return self._step_ns(durations)
+
+    def _candidates(self) -> list[_Candidate]:
+        return [*self._ranks(), *self._stages(), *self._sequences(), *self._transfers()]
+
+    def _costly(self, candidates: Sequence[_Candidate], ideal_ns: float) -> list[tuple[_Candidate, Cause]]:
+        """
+        A cause counts where its removal saves time, or where it would cost time alone: of two slow ranks each hides
+        the other.
+        """
+        least_ns = self._without(candidates) if candidates else self.step_ns
+        found = []
+        for candidate in candidates:
+            without_ns = self._without([candidate])
+            alone_ns = self._without([each for each in candidates if each is not candidate])
+            if max(self.step_ns - without_ns, alone_ns - least_ns) < MIN_COST * self.step_ns:
+                continue
+            lost_ns = self.step_ns - ideal_ns
+            found.append(
+                (
+                    candidate,
+                    Cause(
+                        kind=candidate.kind,
+                        rank=candidate.rank,
+                        stage=candidate.stage,
+                        ranks=candidate.ranks,
+                        excess=candidate.excess,
+                        step_ns=self.step_ns,
+                        without_ns=without_ns,
+                        explains=(self.step_ns - without_ns) / lost_ns if lost_ns > 0 else None,
+                        unknown=candidate.unknown,
+                    ),
+                )
+            )
+        return found
+
+    # ---- ranks
+
+    def _ranks(self) -> list[_Candidate]:
+        slow = self._slow_ranks()
+        found, replicas = [], defaultdict(list)
+        for rank in self.graph.ranks:
+            replicas[self.graph.replicas[rank]].append(rank)
+        together = {
+            rank
+            for ranks in replicas.values()
+            if len(ranks) > 1 and all(each in slow for each in ranks)
+            for rank in ranks
+        }
+        for rank in slow:
+            if rank not in together:
+                factors = self._like_peers(rank)
+                found.append(_Candidate(CauseKind.RANK, slow[rank] - 1, factors, rank=rank, ranks=(rank,)))
+        for ranks in replicas.values():
+            if set(ranks) <= together:
+                factors = {index: factor for rank in ranks for index, factor in self._like_peers(rank).items()}
+                excess = median(slow[rank] for rank in ranks) - 1
+                found.append(
+                    _Candidate(
+                        CauseKind.SEQUENCES, excess, factors, ranks=tuple(ranks), unknown=UnknownReason.DATA_OR_NODE
+                    )
+                )
+        return found
+
+    def _slow_ranks(self) -> dict[int, float]:
+        """The ranks that persistently compute longer than those that do the same work, and by which factor."""
+        model = self.model
+        comparable = [rank for rank in self.graph.ranks if len(model.like(rank)) > 1]
+        if not comparable:
+            return {}
+        factors = model.factors
+        middle = median(factors[rank] for rank in comparable)
+        usual = SIGMA_PER_MAD * median(abs(factors[rank] - middle) for rank in comparable)
+        found = {}
+        for rank in comparable:
+            error = math.hypot(usual, self._error(rank))
+            if factors[rank] - 1 >= max(MIN_RANK_EXCESS, MIN_SIGNIFICANCE * error):
+                found[rank] = factors[rank]
+        return found
+
+    def _error(self, rank: int) -> float:
+        """The standard error of a rank's factor, from how much the ranks of its class vary from step to step."""
+        like = self.model.like(rank)
+        spreads, counts = [], []
+        for each in like:
+            samples = self._samples(each)
+            if len(samples) > 1:
+                spreads.append(pstdev(samples) * math.sqrt(len(samples) / (len(samples) - 1)) / fmean(samples))
+                counts.append(len(samples))
+        if not spreads:
+            return math.inf
+        return median(spreads) / math.sqrt(median(counts)) * math.sqrt(1 + 1 / max(1, len(like) - 1))
+
+    def _samples(self, rank: int) -> list[float]:
+        """The rank's factor by step, or where there are fewer than three steps, by place."""
+        keyed: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        by_step = self.graph.steps >= 3
+        is_known = self._loads_are_known(rank)
+        for (step, place), ns in self.model.work[rank].items():
+            usual_ns = self.model.usual(rank, step, place) * (self.model.load(rank, step, place) if is_known else 1.0)
+            if usual_ns > _LEAST_NS:
+                keyed[step if by_step else place].append((ns, usual_ns))
+        return [sum(ns for ns, _ in each) / sum(usual for _, usual in each) for each in keyed.values()]
+
+    def _loads_are_known(self, rank: int) -> bool:
+        """Whether the work of the micro-batches is measured on several other ranks."""
+        return sum(of == self.graph.replicas[rank] for of in self.graph.replicas.values()) >= 3
+
+    def _like_peers(self, rank: int) -> dict[int, float]:
+        """The factors that make each place of the rank take as long as on its peers, for the same micro-batches."""
+        own = _means((place, ns) for (_, place), ns in self.model.work[rank].items())
+        usual = _means(
+            (place, self.model.usual(rank, step, place) * self.model.load(rank, step, place))
+            for step, place in self.model.work[rank]
+        )
+        return {
+            index: usual[operation.place] / own[operation.place]
+            for index, operation in enumerate(self.graph.operations)
+            if operation.rank == rank and operation.kind == COMPUTE and own.get(operation.place, 0.0) > _LEAST_NS
+        }
+
+    # ---- stages
+
+    def _stages(self) -> list[_Candidate]:
+        work, found = self._stage_work(), []
+        if len(work) < 2:
+            return []
+        for stage, ns in work.items():
+            usual = median(other for each, other in work.items() if each != stage)
+            if usual > 0 and ns / usual - 1 >= MIN_STAGE_EXCESS:
+                ranks = tuple(rank for rank in self.graph.ranks if self.graph.stages[rank] == stage)
+                factors = {
+                    index: usual / ns
+                    for index, operation in enumerate(self.graph.operations)
+                    if operation.kind == COMPUTE and self.graph.stages[operation.rank] == stage
+                }
+                alone = len(ranks) == 1
+                found.append(
+                    _Candidate(
+                        CauseKind.STAGE,
+                        ns / usual - 1,
+                        factors,
+                        stage=stage,
+                        ranks=ranks,
+                        unknown=UnknownReason.RANK_OR_STAGE if alone else None,
+                    )
+                )
+        return found
+
+    def _stage_work(self) -> dict[int, float]:
+        """What a step takes on a healthy rank of each stage."""
+        found: dict[int, list[float]] = defaultdict(list)
+        for rank in self.graph.ranks:
+            usual = _means((place, self.model.usual(rank, step, place)) for step, place in self.model.work[rank])
+            found[self.graph.stages[rank]].append(sum(usual.values()))
+        return {stage: fmean(each) for stage, each in sorted(found.items())}
+
+    # ---- sequences
+
+    def _sequences(self) -> list[_Candidate]:
+        """
+        Unequal micro-batches fall on every replica in turn, and on all ranks of it at once. A rank that works on its
+        own data alone shows only the former, as pauses of all ranks in turn would.
+        """
+        if not self.model.loads:
+            return []
+        own = self._own_loads()
+        sigma = math.sqrt(fmean((load - 1) ** 2 for loads in own.values() for load in loads))
+        found = self._replicas()
+        if sigma < MIN_SEQUENCE_SIGMA or not self._is_everywhere(own):
+            return found
+        is_shared = self._is_shared(sigma)
+        if is_shared is False:
+            return found
+        lonely = len(set(self.graph.replicas.values())) == len(self.graph.replicas)
+        unknown = UnknownReason.SEQUENCES_OR_PAUSES if lonely or is_shared is None else None
+        return [*found, _Candidate(CauseKind.SEQUENCES, sigma, self._equal_loads(), unknown=unknown)]
+
+    def _own_loads(self) -> dict[int, list[float]]:
+        """By replica the work of its micro-batches over its mean."""
+        found: dict[int, list[float]] = defaultdict(list)
+        for (replica, _, _), load in self.model.loads.items():
+            found[replica].append(load)
+        return {replica: [load / fmean(loads) for load in loads] for replica, loads in found.items()}
+
+    def _replicas(self) -> list[_Candidate]:
+        """Replicas whose micro-batches persistently take longer than those of the others."""
+        by_step = _means(((replica, step), load) for (replica, step, _), load in self.model.loads.items())
+        steps: dict[int, list[float]] = defaultdict(list)
+        for (replica, _), load in by_step.items():
+            steps[replica].append(load)
+        found: list[_Candidate] = []
+        if self.graph.steps < 3 or len(steps) < 2:
+            return found
+        error = median(pstdev(loads) for loads in steps.values()) * math.sqrt(2 / (self.graph.steps - 1))
+        for replica, loads in steps.items():
+            usual = median(fmean(other) for each, other in steps.items() if each != replica)
+            excess = fmean(loads) / usual - 1
+            if excess >= max(MIN_RANK_EXCESS, MIN_SIGNIFICANCE * error):
+                ranks = tuple(rank for rank in self.graph.ranks if self.graph.replicas[rank] == replica)
+                factors = {
+                    index: 1 / (1 + excess)
+                    for index, operation in enumerate(self.graph.operations)
+                    if operation.kind == COMPUTE and operation.rank in ranks
+                }
+                reason = UnknownReason.DATA_OR_NODE
+                found.append(_Candidate(CauseKind.SEQUENCES, excess, factors, ranks=ranks, unknown=reason))
+        return found
+
+    def _equal_loads(self) -> dict[int, float]:
+        mean, slow, found = fmean(self.model.loads.values()), self._slow_ranks(), {}
+        for index, operation in enumerate(self.graph.operations):
+            key = operation.rank, operation.step, operation.place
+            if operation.kind == COMPUTE and key in self.model.units:
+                # A rank that is not slow has its own mean from the micro-batches that fell to it.
+                own = 1.0 if operation.rank in slow else self.model.factors[operation.rank]
+                found[index] = mean / self.model.load(*key) / own
+        return found
+
+    def _is_shared(self, sigma: float) -> bool | None:
+        """
+        Whether the micro-batches' work varies by more than independent noise of their operations would make it. None:
+        each is computed in one operation.
+        """
+        residuals: dict[_Unit, list[tuple[float, float]]] = defaultdict(list)
+        for rank, work in self.model.work.items():
+            for (step, place), ns in work.items():
+                usual_ns = self.model.usual(rank, step, place) * self.model.factors[rank]
+                units = self.model.units[rank, step, place]
+                if usual_ns > _LEAST_NS and units:
+                    most, _ = max(units, key=lambda unit: unit[1])
+                    residuals[most].append((ns / usual_ns / self.model.load(rank, step, place), usual_ns))
+        counts = [len(each) for each in residuals.values() if len(each) > 1]
+        if not counts:
+            return None
+        spread = median(pstdev([ratio for ratio, _ in each]) for each in residuals.values() if len(each) > 1)
+        within = spread * math.sqrt(fmean(counts) / (fmean(counts) - 1))
+        return sigma**2 > _SHARED_VARIANCE * within**2 / fmean(counts)
+
+    def _is_everywhere(self, own: Mapping[int, Sequence[float]]) -> bool:
+        """Whether it falls on every replica in turn: where one alone varies, its ranks or their node vary."""
+        squares = [sum((load - 1) ** 2 for load in loads) for loads in own.values()]
+        return len(squares) == 1 or max(squares) < sum(squares) * (0.95 if len(squares) == 2 else 0.8)
+
+    # ---- transfers
+
+    def _transfers(self) -> list[_Candidate]:
+        """The groups whose transfers take longer than those of the other groups of their kind, size and stages."""
+        found = []
+        for groups in self._alike().values():
+            if len(groups) < 2:
+                continue
+            means = {ranks: fmean(self.durations[index] for index in each) for ranks, each in groups.items()}
+            for ranks, ns in means.items():
+                others = [other for each, other in means.items() if each != ranks]
+                usual, spread = median(others), max(others) - min(others)
+                if usual > 0 and ns / usual - 1 >= MIN_TRANSFER_EXCESS and ns - usual > 2 * spread:
+                    factors = dict.fromkeys(groups[ranks], usual / ns)
+                    found.append(
+                        _Candidate(
+                            CauseKind.TRANSFER, ns / usual - 1, factors, ranks=ranks, unknown=UnknownReason.ONE_OF_GROUP
+                        )
+                    )
+        return found
+
+    def _alike(self) -> dict[tuple[object, ...], dict[tuple[int, ...], list[int]]]:
+        found: dict[tuple[object, ...], dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
+        for meeting in self.graph.meetings:
+            stages = tuple(self.graph.stages[rank] for rank in meeting.ranks)
+            key = (meeting.kind, len(meeting.ranks), stages if meeting.kind == "send" else tuple(sorted(set(stages))))
+            found[key][meeting.ranks].extend(meeting.operations)
+        return found
+
+    # ---- the ideal
+
+    def _ideal(self) -> list[float]:
+        """Equation 1: the mean of computing that does the same work, in stages that do as much, and median transfers."""
+        work = self._stage_work()
+        even = fmean(work.values())
+        pools: dict[tuple[object, ...], list[float]] = defaultdict(list)
+        keys: list[tuple[object, ...]] = []
+        for index, operation in enumerate(self.graph.operations):
+            stage = self.graph.stages[operation.rank]
+            if operation.kind == COMPUTE:
+                key: tuple[object, ...] = (COMPUTE, self.model.classes[operation.rank], operation.place)
+            else:
+                key = (operation.kind, stage, operation.place)
+                pools[key].append(self.durations[index])
+            keys.append(key)
+        found = []
+        for index, operation in enumerate(self.graph.operations):
+            if operation.kind == COMPUTE:
+                found.append(self._ideal_compute(index, even, work))
+            else:
+                found.append(median(pools[keys[index]]) if operation.waits else self.durations[index])
+        return found
+
+    def _ideal_compute(self, index: int, even_ns: float, work: Mapping[int, float]) -> float:
+        operation = self.graph.operations[index]
+        rank, stage = operation.rank, self.graph.stages[operation.rank]
+        own_ns = self.model.work[rank].get((operation.step, operation.place))
+        if own_ns is None or own_ns <= _LEAST_NS or not work[stage]:
+            return self.durations[index]
+        typical_ns = self.model.usual(rank, operation.step, operation.place)
+        mean_load = self._mean_load
+        return self.durations[index] / own_ns * typical_ns * mean_load * even_ns / work[stage]
+
+    @property
+    def _mean_load(self) -> float:
+        return fmean(self.model.loads.values()) if self.model.loads else 1.0
+
+    def _alone(self, ideal: Sequence[float], ideal_ns: float, keys: Sequence[_Key]) -> dict[_Key, float]:
+        """Equation 2: the slowdown if only the operations of this key take as long as they did."""
+        found = {}
+        for key in sorted(set(keys), key=str):
+            mixed = [own if of == key else usual for own, usual, of in zip(self.durations, ideal, keys, strict=True)]
+            found[key] = self._step_ns(mixed) / ideal_ns if ideal_ns else 1.0
+        return found
+
+
+def fitted(graph: StepGraph) -> _Model:
+    """
+    Fits the product by turns. Persistent factors are a rank's; where the median rank of a replica is slower, its data
+    are more.
+    """
+    model = _Model(graph, _work(graph), _classes(graph), graph.replicas, {})
+    model.units = _units(graph, model.work)
+    model.loads = {unit: 1.0 for units in model.units.values() for unit, _ in units}
+    model.factors = _rank_factors(model)
+    for _ in range(_ROUNDS):
+        model.typical = _typical(model)
+        model.loads = _loads(model)
+    model.factors = _settled(model)
+    model.typical = _typical(model)
+    return model
+
+
+def _work(graph: StepGraph) -> dict[int, dict[_Place, float]]:
+    """
+    What each rank computes at each place. Omitted: before the first communication of a trace, which may begin at any
+    moment, and after its last step.
+    """
+    found: dict[int, dict[_Place, float]] = {rank: defaultdict(float) for rank in graph.ranks}
+    places = {(operation.step, operation.place) for operation in graph.operations if operation.kind == COMPUTE}
+    keep_first = graph.steps == 1 and not any(place > 0 for _, place in places)
+    for operation in graph.operations:
+        at = operation.step, operation.place
+        if operation.kind == COMPUTE and operation.step < graph.steps and (keep_first or at != (0, 0)):
+            found[operation.rank][at] += operation.duration_ns
+    return found
+
+
+def _classes(graph: StepGraph) -> dict[int, tuple[int, ...]]:
+    """By rank what it does: ranks of one stage with as many operations do the same work."""
+    counts: dict[int, int] = defaultdict(int)
+    for operation in graph.operations:
+        counts[operation.rank] += operation.kind != COMPUTE
+    return {rank: (graph.stages[rank], counts[rank]) for rank in graph.ranks}
+
+
+def _units(
+    graph: StepGraph, work: Mapping[int, Mapping[_Place, float]]
+) -> dict[tuple[int, int, int], tuple[tuple[_Unit, float], ...]]:
+    """
+    The micro-batches by replica, step and number. Without messages: by place in a replica of several ranks, else by
+    step; those numbers are negative.
+    """
+    sizes: dict[int, int] = defaultdict(int)
+    for replica in graph.replicas.values():
+        sizes[replica] += 1
+    found = {}
+    for rank, own in work.items():
+        replica = graph.replicas[rank]
+        for step, place in own:
+            label = graph.labels.get((rank, step, place))
+            if label is not None:
+                batches = label.batches
+            elif graph.labels:
+                batches = ()
+            else:
+                batches = ((-1 - place, 1.0),) if sizes[replica] > 1 else ((-1, 1.0),)
+            found[rank, step, place] = tuple(((replica, step, number), share) for number, share in batches)
+    return found
+
+
+def _rank_factors(model: _Model) -> dict[int, float]:
+    """By rank what it takes over what the median rank of its class takes, without what its whole replica takes more."""
+    return _without_data(_over_the_median({rank: model.total(rank) for rank in model.work}, model), model)
+
+
+def _without_data(factors: Mapping[int, float], model: _Model) -> dict[int, float]:
+    shared: dict[int, list[float]] = defaultdict(list)
+    for rank, factor in factors.items():
+        shared[model.replicas[rank]].append(factor)
+    found = {}
+    for rank, factor in factors.items():
+        of_replica = shared[model.replicas[rank]]
+        found[rank] = factor / median(of_replica) if len(of_replica) >= 3 else factor
+    return _over_the_median(found, model)
+
+
+def _over_the_median(values: Mapping[int, float], model: _Model) -> dict[int, float]:
+    """Each rank's value over that of the median rank of its class; of two ranks over the smaller one."""
+    found = {}
+    for rank, value in values.items():
+        usual = median_low(values[each] for each in model.like(rank))
+        found[rank] = value / usual if usual > 0 else 1.0
+    return found
+
+
+def _typical(model: _Model) -> dict[tuple[int, ...], dict[_Work, float]]:
+    found: dict[tuple[int, ...], list[tuple[_Work, float]]] = defaultdict(list)
+    for rank, work in model.work.items():
+        found[model.classes[rank]] += [
+            (model.kind(rank, step, place), ns / model.factors[rank] / model.load(rank, step, place))
+            for (step, place), ns in work.items()
+        ]
+    return {of: _means(values) for of, values in found.items()}
+
+
+def _loads(model: _Model) -> dict[_Unit, float]:
+    """One round: each micro-batch's work becomes what its operations take over what they would take."""
+    own: dict[_Unit, float] = defaultdict(float)
+    usual: dict[_Unit, float] = defaultdict(float)
+    for rank, work in model.work.items():
+        for (step, place), ns in work.items():
+            usual_ns = model.usual(rank, step, place) * model.factors[rank] * model.load(rank, step, place)
+            for unit, share in model.units[rank, step, place]:
+                own[unit] += share * ns
+                usual[unit] += share * usual_ns
+    loads = {unit: load * own[unit] / usual[unit] if usual[unit] > 0 else load for unit, load in model.loads.items()}
+    mean = fmean(loads.values()) if loads else 1.0
+    return {unit: max(1e-3, load / mean) for unit, load in loads.items()}
+
+
+def _settled(model: _Model) -> dict[int, float]:
+    """The ranks' factors once more, for equal micro-batches, where these are known from at least three ranks."""
+    sizes: dict[int, int] = defaultdict(int)
+    for replica in model.replicas.values():
+        sizes[replica] += 1
+    totals = {}
+    for rank, work in model.work.items():
+        known = sizes[model.replicas[rank]] >= 3
+        totals[rank] = sum(ns / (model.load(rank, step, place) if known else 1.0) for (step, place), ns in work.items())
+    return _over_the_median(totals, model)

@@ -1,0 +1,273 @@
+"""
+Reads one rank's profiler trace (Kineto, as torch.profiler writes it) into its communications and its computing.
+
+With kernels of a GPU, its streams count: what NCCL and its like launch are communications, all else is computing. Without
+them the host counts: gloo's own annotations, and the operators of torch. PyTorch's ParamCommsUtils and Kineto's
+output_json.cpp are the source of the arguments' names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from timesyncd.errors import TraceError
+from timesyncd.traces.operations import (
+    NEEDS_ALL,
+    RECV,
+    SEND,
+    Communication,
+    RankTrace,
+    UnusableTrace,
+    communication_kind,
+    merged,
+)
+from timesyncd.traces.reader import EVENTS, event_span
+
+#: The prefixes of collectives that a host runs, as torch's process groups annotate them.
+_HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
+
+_DEVICE_LIBRARIES = ("nccl", "rccl", "hccl", "oneccl", "xccl")
+_DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+_STEP = re.compile(r"ProfilerStep\*?#\d+")
+_KERNEL = re.compile(r"(?:nccl|rccl|hccl|oneccl|xccl)[A-Za-z]*?_([A-Za-z]+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+
+#: A thread that waits sees the end of a collective so much earlier or later than the thread that runs it.
+_HOST_READING_NS = 200_000
+
+_BYTES = {
+    "float": 4, "int": 4, "long": 8, "double": 8, "half": 2, "bfloat16": 2, "byte": 1, "char": 1, "bool": 1, "short": 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Events:
+    """
+    What one pass over the trace keeps: spans in ns. `calls`: (begin, end, kind, arguments) of a device or of the host.
+    """
+
+    device_busy: list[tuple[int, int]] = field(default_factory=list)
+    device_calls: list[tuple[int, int, str, Mapping[str, Any]]] = field(default_factory=list)
+    host_busy: list[tuple[int, int]] = field(default_factory=list)
+    host_calls: list[tuple[int, int, str, Mapping[str, Any]]] = field(default_factory=list)
+    host_messages: list[tuple[int, str, Mapping[str, Any]]] = field(default_factory=list)
+    parameters: dict[Any, Mapping[str, Any]] = field(default_factory=dict)
+    steps: set[str] = field(default_factory=set)
+
+
+def read_profiler_trace(entries: Iterable[tuple[str, Any]], name: str) -> RankTrace | UnusableTrace:
+    """One rank's trace from the entries of `read_trace`. Raises TraceError."""
+    head: dict[str, Any] = {}
+    events = _Events()
+    for key, value in entries:
+        if key == EVENTS:
+            _add(events, value, name)
+        else:
+            head[key] = value
+    info = head.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    rank = _rank(info, name)
+    size = _whole(info.get("world_size"))
+    groups = _groups(info)
+    on_device = bool(events.device_calls)
+    if not on_device and not events.host_calls:
+        return UnusableTrace(name, rank, size, "the trace has no collective and no message between ranks")
+    try:
+        calls = _device_calls(events, groups, rank, size) if on_device else _host_calls(events, groups, rank, size)
+    except _Unknown as unknown:
+        return UnusableTrace(name, rank, size, str(unknown))
+    base_ns = _whole(head.get("baseTimeNanoseconds")) or 0
+    return RankTrace(
+        name=name,
+        rank=rank,
+        world_size=size,
+        host=str(head.get("host_name") or ""),
+        communications=tuple(_moved(call, base_ns) for call in sorted(calls, key=lambda call: call.begin_ns)),
+        busy=tuple(
+            (begin + base_ns, end + base_ns)
+            for begin, end in merged(events.device_busy if on_device else events.host_busy)
+        ),
+        steps=len(events.steps) or None,
+        reading_ns=0 if on_device else _HOST_READING_NS,
+    )
+
+
+class _Unknown(Exception):
+    """The trace does not show who communicated with whom."""
+
+
+def _moved(call: Communication, base_ns: int) -> Communication:
+    return Communication(
+        call.kind, call.group, call.ranks, call.number, call.begin_ns + base_ns, call.end_ns + base_ns, call.bytes
+    )
+
+
+def _rank(info: Mapping[str, Any], name: str) -> int:
+    rank = _whole(info.get("rank"))
+    if rank is None and (found := _RANK_IN_NAME.findall(name.rsplit("/", 1)[-1])):
+        rank = int(found[-1])
+    if rank is None or rank < 0:
+        raise TraceError(
+            f"{name}: the trace has no distributedInfo with its rank: name the file rank-N.json, or profile after "
+            "init_process_group"
+        )
+    return rank
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, which some versions write as text."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value):
+        return int(value)
+    return value if type(value) is int else None
+
+
+def _groups(info: Mapping[str, Any]) -> dict[str, _Group]:
+    """The process groups by name, as far as the trace lists them."""
+    found = {}
+    config = info.get("pg_config")
+    for each in config if isinstance(config, list) else ():
+        if isinstance(each, dict) and (ranks := _ranks(each.get("ranks"))):
+            name = str(each.get("pg_name", ""))
+            found[name] = _Group(f"{name} {each.get('pg_desc', '')}".strip(), ranks)
+    return found
+
+
+def _ranks(value: object) -> tuple[int, ...] | None:
+    """A list of ranks, also as text. None: it is none, or shortened by dots."""
+    if isinstance(value, str):
+        if not re.fullmatch(r"\[\s*(\d+\s*(,\s*\d+\s*)*)?\]", value.strip()):
+            return None
+        value = [int(each) for each in re.findall(r"\d+", value)]
+    if isinstance(value, list) and all(type(each) is int for each in value):
+        return tuple(sorted(set(value))) or None
+    return None
+
+
+def _add(events: _Events, event: dict[str, Any], name: str) -> None:
+    if event.get("ph") != "X" or (span := event_span(event, 0, name)) is None:
+        return
+    title = event.get("name")
+    title = title if isinstance(title, str) else ""
+    category = str(event.get("cat", "")).lower()
+    args = event.get("args")
+    args = args if isinstance(args, dict) else {}
+    if category in _DEVICE_WORK:
+        if category == "kernel" and any(library in title.lower() for library in _DEVICE_LIBRARIES):
+            events.device_calls.append((*span, title, args))
+        else:
+            events.device_busy.append(span)
+    elif category == "user_annotation":
+        if _STEP.fullmatch(title):
+            events.steps.add(title)
+        elif title.startswith(_HOST_BACKENDS):
+            events.host_calls.append((*span, title.partition(":")[2], args))
+    elif title == "record_param_comms":
+        events.parameters[args.get("External id")] = args
+    elif category == "cpu_op":
+        if title.startswith("c10d::"):
+            if (kind := communication_kind(title[6:])) in (SEND, RECV) and kind is not None:
+                events.host_messages.append((span[0], kind, args))
+        else:
+            events.host_busy.append(span)
+
+
+def _device_calls(events: _Events, groups: Mapping[str, _Group], rank: int, size: int | None) -> list[Communication]:
+    found = []
+    for begin, end, title, own in events.device_calls:
+        args = own if "Collective name" in own else {**own, **events.parameters.get(own.get("External id"), {})}
+        kind = communication_kind(str(args.get("Collective name", ""))) or _kernel_kind(title)
+        if kind is None:
+            raise _Unknown(
+                f"the kernel {title[:60]!r} has no collective name and no source or destination rank: PyTorch records "
+                "them since 2.3, but not of messages in a batch (batch_isend_irecv)"
+            )
+        if kind in (SEND, RECV):
+            peer = _whole(args.get("Dst Rank" if kind == SEND else "Src Rank"))
+            if peer is None:
+                raise _Unknown(f"a {kind} has no {'Dst' if kind == SEND else 'Src'} Rank, so its peer is unknown")
+            ends = (rank, peer) if kind == SEND else (peer, rank)
+            found.append(Communication(kind, "messages", ends, None, begin, end, _bytes(args)))
+        else:
+            group = _group(args, groups, size)
+            found.append(
+                Communication(kind, group.name, group.ranks, _whole(args.get("Seq")), begin, end, _bytes(args))
+            )
+    return found
+
+
+def _kernel_kind(title: str) -> str | None:
+    match = _KERNEL.match(title)
+    return None if match is None else communication_kind(match[1])
+
+
+def _group(args: Mapping[str, Any], groups: Mapping[str, _Group], size: int | None) -> _Group:
+    name = str(args.get("Process Group Name", ""))
+    listed = groups.get(name)
+    text = f"{name} {args.get('Process Group Description', '')}".strip()
+    ranks = _ranks(args.get("Process Group Ranks")) or (listed.ranks if listed is not None else None)
+    count = _whole(args.get("Group size"))
+    if ranks is None and (start := _whole(args.get("Global rank start"))) is not None and count:
+        ranks = tuple(start + each * (_whole(args.get("Global rank stride")) or 1) for each in range(count))
+    if ranks is None and size is not None and count in (size, None) and len(groups) <= 1:
+        ranks = tuple(range(size))
+    if ranks is None:
+        raise _Unknown(f"the ranks of process group {name!r} are not recorded")
+    return _Group(text, ranks)
+
+
+def _bytes(args: Mapping[str, Any]) -> int | None:
+    count = _whole(args.get("In msg nelems"))
+    width = _BYTES.get(str(args.get("dtype", "")).lower())
+    return None if count is None or width is None else count * width
+
+
+def _host_calls(events: _Events, groups: Mapping[str, _Group], rank: int, size: int | None) -> list[Communication]:
+    """Of gloo's collectives a trace does not show the group: it is known only if there is but one."""
+    members = {group.ranks for group in groups.values() if len(group.ranks) > 1}
+    if not members and size is not None:
+        members = {tuple(range(size))}
+    peers = _host_peers(events, size, rank)
+    found, seen = [], 0
+    for begin, end, title, _ in sorted(events.host_calls, key=lambda call: call[0]):
+        kind = communication_kind(title)
+        if kind is None:
+            raise _Unknown(f"the collective {title[:40]!r} is not known")
+        if kind in (SEND, RECV):
+            peer = peers[seen] if seen < len(peers) else None
+            seen += 1
+            if peer is None:
+                raise _Unknown(f"the peer of a {kind} is not recorded: profile with record_shapes=True")
+            found.append(
+                Communication(kind, "messages", (rank, peer) if kind == SEND else (peer, rank), None, begin, end)
+            )
+        elif len(members) != 1:
+            raise _Unknown(
+                f"the trace does not show in which of {len(members)} process groups gloo's {kind} ran: a trace of "
+                "NCCL does"
+            )
+        else:
+            (ranks,) = members
+            name = "all" if kind in NEEDS_ALL else f"all {kind}"
+            found.append(Communication(kind, name, ranks, None, begin, end))
+    return found
+
+
+def _host_peers(events: _Events, size: int | None, rank: int) -> Sequence[int | None]:
+    """The peer of each message of the host, in order."""
+    found: list[int | None] = []
+    for _, _, args in sorted(events.host_messages, key=lambda message: message[0]):
+        inputs = args.get("Concrete Inputs")
+        peer = _whole(inputs[2]) if isinstance(inputs, list) and len(inputs) > 2 else None
+        found.append(1 - rank if peer is None and size == 2 else peer)
+    if not found and size == 2:
+        return [1 - rank] * len(events.host_calls)
+    return found
