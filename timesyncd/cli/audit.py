@@ -21,6 +21,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     which.add_argument(
         "--record", type=Path, metavar="PATH", help="a folder of ranks' recordings, or a recording.json of an audit"
     )
+    which.add_argument(
+        "--from",
+        dest="traces",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="traces of all ranks, also gzip: torch.profiler (Kineto), NCCL Inspector, torch's flight recorder; reports "
+        "which rank, stage or sequences make a step longer, and what it would take without them",
+    )
     parser.add_argument("--before", type=Path, metavar="PATH", help="a recording from before a change, to compare with")
     parser.add_argument(
         "--out",
@@ -38,6 +47,8 @@ def run(args: Namespace) -> int:
     """0; 2 without the audit extra, or for an unknown job or recording. Raises TimesyncdError for other failures."""
     if audit_extra_is_missing("audit"):
         return 2
+    if args.traces is not None:
+        return _run_from(args)
     from timesyncd.audit.html import summary, write, write_whole
     from timesyncd.jobs.recording import RecordingMessage
 
@@ -50,6 +61,27 @@ def run(args: Namespace) -> int:
         write_whole(args.out / "recording.json", RecordingMessage.of(recording).model_dump_json())
     found = write(recording, args.out, before)
     print(found.model_dump_json(indent=2) if args.json else "\n".join(summary(found, args.out)))
+    return 0
+
+
+def _run_from(args: Namespace) -> int:
+    """0: the report is written, also where it states why nothing is named; 2: a file cannot be read."""
+    from timesyncd.audit.blame import blame_lines, blame_report
+    from timesyncd.audit.blame_page import write_blame
+    from timesyncd.audit.trace_files import read_traces
+
+    if args.before is not None:
+        print("timesyncd: --before compares recordings; it is not possible with --from", file=sys.stderr)
+        return 2
+    traces, errors = read_traces(args.traces)
+    for error in errors:
+        print(f"timesyncd: {error}", file=sys.stderr)
+    if errors:
+        return 2
+    found = blame_report([str(path) for path in args.traces], traces)
+    write_blame(found, args.out)
+    lines = [*blame_lines(found), f"Report: {args.out / 'report.html'}"]
+    print(found.model_dump_json(indent=2) if args.json else "\n".join(lines))
     return 0
 
 

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import sys
-import zlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from timesyncd.traces.anchors import AnchorFile
     from timesyncd.traces.merge import Merge
     from timesyncd.traces.reader import TraceOutline
-
-_CHUNK = 1 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -76,28 +72,10 @@ def _check_names(traces: Sequence[Path], output: Path) -> None:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
+    from timesyncd.audit.trace_files import trace_text
     from timesyncd.traces.reader import read_trace
 
-    return read_trace(_chunks(path), str(path))
-
-
-def _chunks(path: Path) -> Iterator[str]:
-    """The text of a trace, decompressed, in blocks. Raises TraceError."""
-    from codecs import getincrementaldecoder
-
-    decoder = getincrementaldecoder("utf-8")(errors="replace")
-    try:
-        with open(path, "rb") as raw:
-            is_packed = raw.read(2) == _GZIP_MAGIC
-            raw.seek(0)
-            stream = gzip.GzipFile(fileobj=raw) if is_packed else raw
-            while block := stream.read(_CHUNK):
-                if text := decoder.decode(block):
-                    yield text
-    except EOFError as error:
-        raise TraceError(f"{path}: the compressed file is truncated") from error
-    except (OSError, zlib.error) as error:
-        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    return read_trace(trace_text(path), str(path))
 
 
 def _anchors(path: Path, outline: TraceOutline) -> AnchorFile | None:

@@ -3,7 +3,7 @@
 itself.
 
 It writes the JSON Schema of every message and the AsyncAPI document of MQTT, the OpenAPI document of HTTP and the JSON
-Schema of an audit's report.json into schemas/, and the tables of the firmware profiles into docs/grandmasters.md.
+Schema of each report.json of an audit into schemas/, and the tables of the firmware profiles into docs/grandmasters.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
+from timesyncd.audit.blame import BlameReport
 from timesyncd.audit.report import AuditReport
 from timesyncd.config import TOPIC_PREFIX
 from timesyncd.drivers.timeprovider._profiles import SHIPPED, load, proven_table
@@ -68,7 +69,8 @@ class _AllRequired(_Untitled):
 def documents() -> dict[str, str]:
     """The content of each generated file of schemas/, by the file's name."""
     generated = {name: _json_text(content) for name, content in _mqtt_documents().items()}
-    generated["audit_report.json"] = _json_text(_audit_report())
+    generated["audit_report.json"] = _json_text(_report(AuditReport))
+    generated["blame_report.json"] = _json_text(_report(BlameReport))
     return generated | {"openapi.json": openapi.text(ROUTES)}
 
 
@@ -76,8 +78,8 @@ def _json_text(content: Json) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def _audit_report() -> Json:
-    return _DRAFT | AuditReport.model_json_schema(schema_generator=_AllRequired, mode="serialization")
+def _report(model: type[Message]) -> Json:
+    return _DRAFT | model.model_json_schema(schema_generator=_AllRequired, mode="serialization")
 
 
 def _mqtt_documents() -> dict[str, Json]:
