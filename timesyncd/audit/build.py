@@ -9,10 +9,12 @@ from timesyncd.audit import bootstrap, buckets, measured, remedies
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.report import (
+    AbsentRankReport,
     AuditReport,
     BeforeAfter,
     BucketReport,
     EstimateReport,
+    HangReport,
     LateSpanReport,
     OverheadSourceReport,
     RankWait,
@@ -22,6 +24,7 @@ from timesyncd.audit.report import (
     StragglerReport,
 )
 from timesyncd.audit.timeline import Run, runs
+from timesyncd.jobs.missing_ranks import Hang, hang_text
 from timesyncd.jobs.onset import LateSpan
 from timesyncd.jobs.rare_waits import RareWaits
 from timesyncd.units import percentile
@@ -45,6 +48,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         sync_overhead_interval=_estimate(bootstrap.estimate(samples, lambda sums: sums.overhead)) if samples else None,
         wait_ns=_waits(now),
         stragglers=_stragglers(now),
+        hang=None if now.hang is None else _hang(now, now.hang),
         rare=None if now.rare is None else _rare(now, now.rare),
         late_spans=[_late_span(now, span) for span in now.late_spans],
         unreduced_steps=now.unreduced_steps,
@@ -110,6 +114,27 @@ def _stragglers(now: Measured) -> list[StragglerReport]:
 
 #: The largest number of rare steps in a report, the first ones.
 _MAX_RARE_STEPS = 100
+
+
+def _hang(now: Measured, found: Hang) -> HangReport:
+    text = hang_text(found)
+    return HangReport(
+        sentence=f"{text[0].upper()}{text[1:]}.",
+        step=found.step,
+        where=found.where,
+        waiting=list(found.waiting),
+        waited_ns=found.waited_ns,
+        absent=[
+            AbsentRankReport(
+                rank=each.rank,
+                node=now.recording.nodes.get(each.rank, ""),
+                last_step=None if each.last is None else each.last.step,
+                cause=each.cause,
+            )
+            for each in found.absent
+        ],
+        elsewhere=[rank for rank, _ in found.elsewhere],
+    )
 
 
 def _rare(now: Measured, found: RareWaits) -> RareReport:

@@ -26,7 +26,9 @@ _LONG_ENOUGH_NS = 10 * NS_PER_S
 
 
 def headline(report: AuditReport) -> str:
-    """The straggler and its cost, or the overhead and its largest cause."""
+    """A hang, or the straggler and its cost, or the overhead and its largest cause."""
+    if report.hang is not None:
+        return f"The recording ends in a hang. {report.hang.sentence}"
     if report.sync_overhead is None:
         return f"No step of {report.job} is recorded completely, so its synchronization cannot be assessed."
     if report.world_size == 1:

@@ -17,6 +17,7 @@ from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, Comparison, StepMark, Sync, widest_skew_sync
 from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier, ratio, step_cost
 from timesyncd.jobs.lateness import independent_part, independent_steps, is_persistent
+from timesyncd.jobs.missing_ranks import Hang, find_hang
 from timesyncd.jobs.onset import LateSpan, late_spans
 from timesyncd.jobs.rare_waits import RareWaits, rare_waits
 from timesyncd.jobs.recording import Recording, positions, same_step
@@ -68,6 +69,12 @@ class Measured:
     @cached_property
     def late_spans(self) -> list[LateSpan]:
         return late_spans(self.attribution.syncs)
+
+    @cached_property
+    def hang(self) -> Hang | None:
+        presence = {rank: record.presence for rank, record in self.recording.ranks.items()}
+        usual_ns = median_length_ns(self.samples) if self.samples else None
+        return find_hang(presence, self.recording.world_size, usual_ns)
 
     @cached_property
     def late_ranks(self) -> set[int]:

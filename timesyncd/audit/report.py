@@ -8,6 +8,7 @@ from pydantic import Field
 
 from timesyncd.ipc.job_segment import Method
 from timesyncd.ipc.wire_types import Int64
+from timesyncd.jobs.missing_ranks import HangCause
 from timesyncd.messages.node import Message
 
 Share = float
@@ -19,6 +20,30 @@ class EstimateReport(Message):
     value: float
     low: float | None = None
     high: float | None = None
+
+
+class AbsentRankReport(Message):
+    """A rank that others waited for. `cause` "no_sign": nothing is known of it since its `last_step`, so it may be there."""
+
+    rank: Int64
+    node: str
+    last_step: Int64 | None
+    cause: HangCause
+
+
+class HangReport(Message):
+    """
+    The recording ends in a hang: `waiting` ranks were inside `where` of the step for `waited_ns`, without the `absent`.
+    `elsewhere`: ranks that waited in another synchronization.
+    """
+
+    sentence: str
+    step: Int64
+    where: str
+    waiting: list[Int64]
+    waited_ns: Int64
+    absent: list[AbsentRankReport]
+    elsewhere: list[Int64]
 
 
 class RankWait(Message):
@@ -192,8 +217,8 @@ class AuditReport(Message):
     `headline` is the main result in one or two sentences. `sync_overhead` is exposed synchronization time over step
     time, both summed over ranks and steps. `wait_ns` is in the order of the ranks, `stragglers` the worst first,
     `late_spans` in the order of time, `sources` the costliest first, `stages` in the order of a step, `remedies` in the
-    order of gain (empty: the ranks are not comparable, or train apart). `rare` null: no few steps hold most of the
-    waiting. `unreduced_steps`: the steps in which no reduction is recorded. `buckets` null: no comparable ones are
+    order of gain (empty: the ranks are not comparable, or train apart). `hang` null: the recording ends in none. `rare`
+    null: no few steps hold most of the waiting. `unreduced_steps`: the steps in which no reduction is recorded. `buckets` null: no comparable ones are
     recorded. `method`: how ranks were compared (null: they could not be), within
     +-`clock_bound_ns`. `own_overhead`: the share of the ranks' time that metering took.
     """
@@ -210,6 +235,7 @@ class AuditReport(Message):
     sync_overhead_interval: EstimateReport | None
     wait_ns: list[RankWait]
     stragglers: list[StragglerReport]
+    hang: HangReport | None
     rare: RareReport | None
     late_spans: list[LateSpanReport]
     unreduced_steps: Int64

@@ -6,9 +6,11 @@ A Recorder writes the same datagrams to a file for `timesyncd audit`: whole data
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -92,6 +94,10 @@ SEND_INTERVAL_NS = 100_000_000
 #: A longer mark was interrupted: reading the CPU time would cost half a mark.
 _LONGEST_MARK_NS = 50_000
 
+#: A rank inside a synchronization reports its arrival after so long, and that it is still there every so often.
+ARRIVAL_AFTER_NS = 1_000_000_000
+SIGN_EVERY_NS = 10_000_000_000
+
 _realtime_ns = time.time_ns
 _monotonic_ns = time.monotonic_ns
 
@@ -120,6 +126,10 @@ class Meter:
         self._sent_ns = _monotonic_ns() - SEND_INTERVAL_NS
         self._numbering, self._local = Numbering(), LocalSums()
         self._open_step: Step | None = None
+        self._arrivals: dict[int, OpenArrival] = {}
+        self._newest_key = NO_KEY
+        self._signed_ns = _monotonic_ns()
+        self._signs = False
         # Re-entrant: a signal handler may close, or mark, in the middle of a mark; the latter mark is lost.
         self._lock = threading.RLock()
         self._busy = False
@@ -236,6 +246,68 @@ class Meter:
         with self._lock:
             self._own_ns = max(self._own_ns, own_ns + min(_monotonic_ns() - started_ns, _LONGEST_MARK_NS))
 
+    def arrive(self, key: int, kind: Kind) -> OpenArrival:
+        """
+        The rank comes to a synchronization of the step with this key now. Until `leave`, its arrival is reported while
+        it waits for long, so that a hang shows which rank waits where, and which one never came.
+        """
+        with self._lock:
+            if not self._signs:
+                self._signs = True
+                _watch()
+            ordinal = self._numbering.next_of_kind(key, kind)
+            arrival = OpenArrival(key, ordinal, kind, _realtime_ns(), _monotonic_ns())
+            self._arrivals[id(arrival)] = arrival
+            return arrival
+
+    def leave(self, arrival: OpenArrival) -> None:
+        """The synchronization is over, or failed. Repeated calls have no effect."""
+        with self._lock:
+            self._arrivals.pop(id(arrival), None)
+
+    def report_presence(self) -> None:
+        """Called once a second by a thread: report a long wait, and send the marks that no later mark would send."""
+        with self._lock:
+            if self._busy or not self._signs:
+                return
+            now_ns = _monotonic_ns()
+            waiting = min(self._arrivals.values(), key=lambda each: each.since_ns, default=None)
+            if (
+                waiting is not None
+                and not waiting.reported
+                and now_ns - waiting.since_ns >= ARRIVAL_AFTER_NS
+                or now_ns - max(self._signed_ns, self._sent_ns) >= SIGN_EVERY_NS
+            ):
+                self._sign(waiting)
+            elif self._count and now_ns - self._sent_ns >= ARRIVAL_AFTER_NS:
+                self._send_outside_mark()
+
+    def report_left(self) -> None:
+        """Called at the interpreter's exit: this rank leaves the job, which others may still wait for."""
+        with self._lock:
+            if self._signs and self._socket is not None and os.getpid() == self._pid:
+                self._signs = False
+                now_ns = _realtime_ns()
+                self._put_sign(Kind.LEFT, self._newest_key, 0, now_ns, now_ns, int(hasattr(sys, "last_type")))
+
+    def _sign(self, waiting: OpenArrival | None) -> None:
+        """Mark and send where this rank is."""
+        now_ns = _realtime_ns()
+        self._signed_ns = _monotonic_ns()
+        if waiting is None:
+            self._put_sign(Kind.ALIVE, self._newest_key, 0, now_ns, now_ns, 0)
+        else:
+            waiting.reported = True
+            self._put_sign(Kind.ARRIVAL, waiting.key, waiting.ordinal, waiting.arrival_ns, now_ns, waiting.kind)
+
+    def _put_sign(self, kind: Kind, key: int, number: int, arrival_ns: int, now_ns: int, bytes: int) -> None:
+        if key == NO_KEY or self._count >= MAX_MARKS:
+            return
+        at = self._count * MARK_SIZE
+        pack_mark(self._buffer, at, key, number, kind, arrival_ns, arrival_ns, now_ns, bytes)
+        self._count += 1
+        self._send_outside_mark()
+
     def record_push(self, step: int, request_ns: int, reply_ns: int, bytes: int = 0) -> None:
         """Gradients were pushed to a parameter server: request and reply, in CLOCK_REALTIME ns."""
         self._mark_own(step, Kind.PUSH, request_ns, reply_ns, bytes)
@@ -298,6 +370,7 @@ class Meter:
         self._busy = True
         try:
             count = self._count
+            self._newest_key = max(self._newest_key, key)
             if count < MAX_MARKS:
                 pack_mark(self._buffer, count * MARK_SIZE, key, sync, kind, arrival_ns, begin_ns, end_ns, bytes)
                 self._count = count + 1
@@ -364,12 +437,52 @@ class Meter:
         self._lock = threading.RLock()
         self._busy = False
         self._count = self._added = 0
+        self._signs = False
+        self._arrivals.clear()
+
+
+class OpenArrival:
+    """A synchronization that the rank is inside. `arrival_ns` is CLOCK_REALTIME, `since_ns` CLOCK_MONOTONIC."""
+
+    __slots__ = ("arrival_ns", "key", "kind", "ordinal", "reported", "since_ns")
+
+    def __init__(self, key: int, ordinal: int, kind: Kind, arrival_ns: int, since_ns: int) -> None:
+        self.key = key
+        self.ordinal = ordinal
+        self.kind = kind
+        self.arrival_ns = arrival_ns
+        self.since_ns = since_ns
+        self.reported = False
+
+
+_watching: list[int] = []
+
+
+def _watch() -> None:
+    """Start the thread that reports presence, once in a process. Where no thread can start, nothing is reported."""
+    if os.getpid() not in _watching:
+        _watching[:] = [os.getpid()]
+        atexit.register(_report_left)
+        with suppress(RuntimeError):
+            threading.Thread(target=_report_presence, name="timesyncd-presence", daemon=True).start()
+
+
+def _report_left() -> None:
+    for meter in tuple(_METERS):
+        meter.report_left()
+
+
+def _report_presence() -> None:
+    while True:
+        time.sleep(ARRIVAL_AFTER_NS / 1e9)
+        for meter in tuple(_METERS):
+            meter.report_presence()
 
 
 class MeteredSync:
     """Returned by `Meter.sync`."""
 
-    __slots__ = ("_arrival_ns", "_bytes", "_key", "_kind", "_meter", "_step", "_sync")
+    __slots__ = ("_arrival_ns", "_bytes", "_key", "_kind", "_meter", "_open", "_step", "_sync")
 
     def __init__(self, meter: Meter, step: int, kind: Kind, bytes: int) -> None:
         self._meter = meter
@@ -382,6 +495,7 @@ class MeteredSync:
         meter = self._meter
         with meter._lock:
             self._key, self._sync = meter._numbering.next_sync(self._step)
+            self._open = meter.arrive(self._key, self._kind)
             meter._own_ns += min(_monotonic_ns() - started_ns, _LONGEST_MARK_NS)
         self._arrival_ns = _realtime_ns()
 
@@ -389,6 +503,7 @@ class MeteredSync:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end_ns = _realtime_ns()
+        self._meter.leave(self._open)
         if kind is None:
             started_ns = _monotonic_ns()
             begin_ns = self._arrival_ns

@@ -28,6 +28,7 @@ class Numbering:
         self._last_key = self._previous_key = NO_KEY
         self._synchronizations: dict[int, int] = {}
         self._own: dict[int, int] = {}
+        self._of_kind: dict[int, dict[int, int]] = {}
 
     def step_key(self, step: int) -> int:
         """The step's key, or NO_KEY."""
@@ -55,6 +56,17 @@ class Numbering:
         """The step's key, and the number of its next mark of this rank alone, from 0; the step before the last one counts as late."""
         key = self.late_key(step)
         return key, _next(self._own, key)
+
+    def next_of_kind(self, key: int, kind: int) -> int:
+        """How many synchronizations of this kind came before the next one in the step with this key."""
+        counts = self._of_kind.get(key)
+        if counts is None:
+            if len(self._of_kind) >= _STEPS_COUNTED:
+                oldest, *_ = self._of_kind
+                self._of_kind.pop(oldest, None)
+            counts = self._of_kind[key] = {}
+        counts[kind] = counts.get(kind, -1) + 1
+        return counts[kind]
 
     def _advance(self, step: int) -> int:
         try:

@@ -327,6 +327,12 @@ CATALOGUE: dict[str, FindingKind] = {
         "look for what changes parameters or gradients on some ranks only: another seed, a skipped update, "
         "faulty memory; return to an earlier checkpoint",
     ),
+    "rank-missing": FindingKind(
+        "warning",
+        "ranks of a training job have waited for others for ten seconds and ten usual steps, or more",
+        "look at the output and the stack (py-spy dump) of the rank that never came: unequal numbers of steps, a "
+        "synchronization that not every rank calls, or a crash",
+    ),
     "hub-nodes-missing": FindingKind(
         "warning",
         "nodes that the hub expects (hub.nodes) sent no state, or stopped sending",

@@ -1,15 +1,21 @@
-"""The findings that training jobs call for: a clock that broke causality, and replicas that diverged. Pure."""
+"""
+The findings that training jobs call for: a clock that broke causality, replicas that diverged, and a rank that others
+wait for. Pure.
+"""
 
 from __future__ import annotations
 
 from timesyncd.findings.catalogue import Judgement
 from timesyncd.ipc.job_datagram import step_text
+from timesyncd.jobs.arrivals import step_ns
 from timesyncd.jobs.causality import Suspicion
 from timesyncd.jobs.joining import DivergedReplicas, JobRun
+from timesyncd.jobs.missing_ranks import USUAL_STEPS, find_hang, hang_text
 from timesyncd.units import duration_text
 
 CLOCK_CAUSALITY = "clock-causality"
 REPLICAS_APART = "replicas-apart"
+RANK_MISSING = "rank-missing"
 
 #: An evidence lists so many ranks before "and others".
 MAX_RANKS_LISTED = 8
@@ -23,6 +29,11 @@ def job_findings(job: JobRun, suspicion: Suspicion | None) -> dict[tuple[str, st
     diverged = job.replicas.diverged()
     if diverged is not None:
         found[REPLICAS_APART, job.name] = Judgement(_diverged_text(job, diverged))
+    hang = find_hang(job.presence, job.world_size, None)
+    if hang is not None and hang.waited_ns >= USUAL_STEPS * (step_ns(job.window) or 0):
+        found[RANK_MISSING, job.name] = Judgement(
+            f"job {job.name!r} of user {job.uid}: {hang_text(hang)}",
+        )
     return found
 
 

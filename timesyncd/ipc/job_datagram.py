@@ -100,6 +100,9 @@ class Kind(IntEnum):
     RECEIVE = 16, "receive", Trait.MESSAGE
     HOOK = 17, "bucket", Trait.ANY_COLLECTIVE | Trait.BUCKET
     REPLICA = 18, "replica", Trait.NONE
+    ARRIVAL = 19, "arrival", Trait.NONE
+    ALIVE = 20, "alive", Trait.NONE
+    LEFT = 21, "left", Trait.NONE
 
     def __new__(cls, number: int, label: str = "", traits: Trait = Trait.NONE) -> Self:
         kind = int.__new__(cls, number)
@@ -149,7 +152,10 @@ class Mark:
     began; its last own gradient was ready (equal to `arrival_ns`: unknown); its parameters were updated. PUSH and PULL:
     request, request, reply. SEND and RECEIVE: given to the transport, received completely; `sync` is the message's
     number. STALENESS: `bytes` is the number of updates by which the parameters were behind. REPLICA: `bytes` is a hash
-    of the parameters.
+    of the parameters. ARRIVAL: since `arrival_ns` the rank is inside a synchronization, and still was at `end_ns`;
+    `bytes` is that one's kind, `sync` how many of its kind came before it in the step. ALIVE: at `end_ns` the rank's
+    process ran, and was inside none. LEFT: at `end_ns` it closed its job; `bytes` 1: after an error that it did not
+    handle.
     """
 
     step: Int64

@@ -13,6 +13,7 @@ from itertools import islice
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import Kind, Mark, Trait, job_id, kinds_with
 from timesyncd.jobs.arrivals import StepMark, Sync, compare, widest_skew_sync
+from timesyncd.jobs.missing_ranks import SIGNS, Presence
 from timesyncd.jobs.ranks import (
     Flows,
     OpenMessage,
@@ -115,6 +116,7 @@ class JobRun:
     window_steps: int
     run: int = 0
     ranks: dict[int, Rank] = field(default_factory=dict)
+    presence: dict[int, Presence] = field(default_factory=dict)
     pending: dict[SyncKey, OpenSync] = field(default_factory=dict)
     messages: dict[SyncKey, OpenMessage] = field(default_factory=dict)
     steps: JobWindow = field(default_factory=JobWindow)
@@ -172,6 +174,7 @@ class JobRun:
         head = batch.model_copy(update={"marks": []})
         rank = self.ranks.setdefault(batch.rank, Rank(head))
         is_newest = rank.accept(head, newest_end_ns)
+        self._update_presence(batch)
         numbered, new = 0, 0
         if self.size >= 2 * self.most_marks or self.open_marks >= self.most_open:
             self.refused += len(batch.marks)
@@ -182,6 +185,15 @@ class JobRun:
             new += bool(is_new)
         if is_newest and numbered:
             rank.behind = not new
+
+    def _update_presence(self, batch: MarkBatch) -> None:
+        """By the newest sign and the newest other mark of the batch."""
+        signs = [mark for mark in batch.marks if mark.kind in SIGNS]
+        others = [mark for mark in batch.marks if mark.kind not in SIGNS]
+        for marks in (signs, others):
+            if marks:
+                newest = max(marks, key=lambda mark: mark.end_ns)
+                self.presence[batch.rank] = self.presence.get(batch.rank, Presence()).updated(newest)
 
     def set_share(self, part: float) -> None:
         """Set this job's part of the marks that all jobs may hold and that a round closes."""

@@ -14,8 +14,10 @@ from typing import Self
 
 from pydantic import Field
 
+from timesyncd.ipc.job_datagram import Mark
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
+from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.stragglers import position_text
 from timesyncd.messages.node import Message
 
@@ -35,13 +37,14 @@ class ServerRequest:
 class RankRecord:
     """
     One rank over the whole recording: the marks that it lost, and the cost of metering in the `metered_ns` since it
-    joined (None: unknown).
+    joined (None: unknown). `presence`: its newest mark, and its newest sign of where it is.
     """
 
     node: str
     marks_lost: int = 0
     own_overhead_ns: int = 0
     metered_ns: int | None = None
+    presence: Presence = field(default_factory=Presence)
 
 
 @dataclass(frozen=True)
@@ -104,13 +107,15 @@ VERSION = 1
 
 
 class RankMessage(Message):
-    """A rank of a recording."""
+    """A rank of a recording. `last`: its newest mark; `sign`: its newest mark of kind arrival, alive or left."""
 
     rank: Int64
     node: str
     marks_lost: Int64 = 0
     own_overhead_ns: Int64 = 0
     metered_ns: Int64 | None = None
+    last: Mark | None = None
+    sign: Mark | None = None
 
 
 class ArrivalMessage(Message):
@@ -230,11 +235,14 @@ def _rank_message(rank: int, record: RankRecord) -> RankMessage:
         marks_lost=record.marks_lost,
         own_overhead_ns=record.own_overhead_ns,
         metered_ns=record.metered_ns,
+        last=record.presence.last,
+        sign=record.presence.sign,
     )
 
 
 def _rank_record(message: RankMessage) -> RankRecord:
-    return RankRecord(message.node, message.marks_lost, message.own_overhead_ns, message.metered_ns)
+    presence = Presence(message.last, message.sign)
+    return RankRecord(message.node, message.marks_lost, message.own_overhead_ns, message.metered_ns, presence)
 
 
 def _sync_message(sync: Sync) -> SyncMessage:

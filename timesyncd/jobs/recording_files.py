@@ -25,6 +25,7 @@ from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
 from timesyncd.jobs.joining import STEP_CLOSED_AFTER_NS, Jobs
+from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.messages.jobs import MarkBatch
 from timesyncd.units import duration_text
@@ -199,7 +200,7 @@ def join(files: Sequence[RankFile]) -> Recording:
         job=newest.job,
         attempt=newest.attempt,
         world_size=newest.world_size,
-        ranks={rank: _rank_record(each.file) for rank, each in kept.items()},
+        ranks={rank: _rank_record(each) for rank, each in kept.items()},
         syncs=_joined(kept, after),
         steps={rank: steps for rank, each in kept.items() if (steps := _steps(each, after))},
         requests={rank: requests for rank, each in kept.items() if (requests := _requests(each, after))},
@@ -270,10 +271,15 @@ def _notes(others: int, apart_ns: int, after: int) -> list[str]:
     return found
 
 
-def _rank_record(file: RankFile) -> RankRecord:
-    header = file.newest
+def _rank_record(part: _FilePart) -> RankRecord:
+    file, header = part.file, part.file.newest
+    presence = Presence()
+    for datagram in part.datagrams:
+        for mark in datagram.marks:
+            presence = presence.updated(mark)
     metered_ns = file.newest_ns - file.first_ns if header.joined_ns else 0
-    return RankRecord(header.node, header.lost, header.own_overhead_ns, metered_ns if metered_ns > 0 else None)
+    metered_or_none = metered_ns if metered_ns > 0 else None
+    return RankRecord(header.node, header.lost, header.own_overhead_ns, metered_or_none, presence)
 
 
 def _steps(part: _FilePart, after: int) -> list[StepMark]:

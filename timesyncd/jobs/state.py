@@ -16,6 +16,7 @@ from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.jobs.arrivals import StepMark, Sync, Window, compare, summarize
 from timesyncd.jobs.exposed import RankCost, StepCost, ratio
 from timesyncd.jobs.joining import JobRun, newest_of
+from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.ranks import Flows
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.jobs.stragglers import Attribution, Straggler, attribute
@@ -345,7 +346,9 @@ def _recording(job: JobRun, records: list[tuple[int, StepRecord]]) -> Recording:
         for rank, spans in record.requests.items():
             requests.setdefault(rank, []).extend(ServerRequest(step, *span) for span in spans)
     ranks = {
-        number: RankRecord(rank.newest.node, rank.lost, rank.own_overhead_ns, rank.metered_ns)
+        number: RankRecord(
+            rank.newest.node, rank.lost, rank.own_overhead_ns, rank.metered_ns, job.presence.get(number, Presence())
+        )
         for number, rank in job.ranks.items()
     }
     return Recording(

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from audit_lab import MS, job, late, noisy
+from audit_lab import MS, job, late, noisy, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
@@ -21,8 +21,11 @@ from timesyncd.audit.measured import measured, overhead_sources, stages
 from timesyncd.audit.report import AuditReport
 from timesyncd.cli.schemas import documents
 from timesyncd.errors import TimesyncdError
+from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs.arrivals import Arrival, compare
+from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.recording import Recording, ServerRequest
+from timesyncd.jobs.recording_files import load
 
 
 def report_of(recording: Recording, before: Recording | None = None) -> AuditReport:
@@ -171,6 +174,31 @@ def test_a_slow_optimizer_is_late_in_the_update() -> None:
 
     assert found.stragglers[0].place == "in the update before bucket 0"
     assert found.headline.startswith("Rank 1 on node-0 is persistently late: 5 ms in the update before bucket 0.")
+
+
+def test_a_recording_that_ends_in_a_hang_has_it_as_its_headline(tmp_path: Path) -> None:
+    """Rank 0 was killed after 15 s in the barrier of step 40; rank 1 had ended after step 39."""
+    whole = job(40)
+    end_ns = whole.steps[0][-1].end_ns
+    last = Mark(39, 0, Kind.STEP, end_ns - MS, end_ns - MS, end_ns, 0)
+    inside = Mark(40, 0, Kind.ARRIVAL, end_ns, end_ns, end_ns + 15_000 * MS, Kind.BUCKET)
+    left = Mark(39, 0, Kind.LEFT, end_ns + MS, end_ns + MS, end_ns + MS, 0)
+    ranks = {
+        rank: replace(record, presence=Presence(last, sign))
+        for (rank, record), sign in zip(whole.ranks.items(), (inside, left), strict=True)
+    }
+    found = write(load(saved(tmp_path / "recording.json", replace(whole, ranks=ranks))), tmp_path)
+
+    assert found.headline == (
+        "The recording ends in a hang. Rank 0 waited 15.0 s in bucket 0 of step 40; rank 1 never came; its last mark: "
+        "step 39, update; it ended: the ranks take unequal numbers of steps."
+    )
+    assert found.hang is not None
+    assert (found.hang.waiting, [(each.rank, each.cause) for each in found.hang.absent]) == (
+        [0],
+        [(1, "unequal_steps")],
+    )
+    assert report_of(whole).hang is None
 
 
 def test_a_rare_cause_is_the_headline(tmp_path: Path) -> None:

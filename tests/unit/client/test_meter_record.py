@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from timesyncd.client import Job, Kind
 from timesyncd.client import meter as recorder_module
 from timesyncd.client.meter import LENGTH
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, decode, job_id
+from timesyncd.jobs import missing_ranks, recording_files
 
 
 def recorded(path: Path) -> list[Datagram]:
@@ -152,3 +156,82 @@ def test_two_jobs_of_a_process_write_to_two_files(folder: Path, name: str) -> No
     steps = sorted([mark.step for datagram in datagrams for mark in datagram.marks] for datagrams in found)
     assert steps == [[0, 1, 2], [10, 11, 12]]
     assert {len({datagram.header.joined_ns for datagram in datagrams}) for datagrams in found} == {1}
+
+
+WAITING_RANK = """
+import sys, time
+from timesyncd.client import Job, Kind
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+job = Job("job", rank=rank, world_size=2, record=folder)
+for step in range(5 + (rank == 0)):
+    time.sleep(0.1)
+    with job.meter.sync(step, Kind.BARRIER):
+        if step == 5:
+            time.sleep(600)
+"""
+
+
+def test_a_killed_job_s_recording_ends_in_a_hang(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 ends after five steps, and rank 0 is killed inside the sixth barrier: its recording has where it waited."""
+    monkeypatch.setattr(missing_ranks, "MIN_WAIT_NS", 500_000_000)
+    script = folder / "script.py"
+    script.write_text(WAITING_RANK)
+    waiting = subprocess.Popen([sys.executable, script, "0", folder])
+    try:
+        subprocess.run([sys.executable, script, "1", folder], check=True)
+        while not any(
+            mark.kind == Kind.ARRIVAL
+            for path in folder.glob("rank-0-*")
+            for each in recorded(path)
+            for mark in each.marks
+        ):
+            assert waiting.poll() is None
+            time.sleep(0.05)
+    finally:
+        waiting.kill()
+        waiting.wait()
+    recording = recording_files.load(folder)
+    hang = missing_ranks.find_hang({rank: each.presence for rank, each in recording.ranks.items()}, 2, None)
+
+    assert hang is not None
+    assert (hang.waiting, hang.missing, hang.step, hang.where) == ((0,), (1,), 5, "barrier 0")
+    assert hang.absent[0].cause is missing_ranks.HangCause.UNEQUAL_STEPS
+    assert hang.absent[0].last is not None and hang.absent[0].last.step == 4
+
+
+def test_a_rank_that_computes_says_that_it_lives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without another mark for ten seconds a sign follows; a rank inside a synchronization says where, once."""
+    job = Job("job", rank=1, world_size=2, record=folder)
+    train(job, 2)
+    monkeypatch.setattr(recorder_module, "SIGN_EVERY_NS", 0)
+    job.meter.report_presence()
+    monkeypatch.setattr(recorder_module, "SIGN_EVERY_NS", 10**18)
+    monkeypatch.setattr(recorder_module, "ARRIVAL_AFTER_NS", 0)
+    with job.meter.sync(2, Kind.BARRIER):
+        job.meter.report_presence()
+        job.meter.report_presence()
+    job.meter.report_presence()
+    job.meter.report_left()
+    job.close()
+    marks = [mark for each in recorded(file_of(folder, 1)) for mark in each.marks]
+
+    assert [(mark.step, mark.kind, mark.bytes) for mark in marks if mark.kind in missing_ranks.SIGNS] == [
+        (1, Kind.ALIVE, 0),
+        (2, Kind.ARRIVAL, Kind.BARRIER),
+        (2, Kind.LEFT, 0),
+    ]
+    assert job.meter.unrecorded == 0
+
+
+def test_a_synchronization_that_fails_leaves_no_arrival(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank is no longer inside it."""
+    monkeypatch.setattr(recorder_module, "ARRIVAL_AFTER_NS", 0)
+    job = Job("job", rank=1, world_size=2, record=folder)
+    train(job, 1)
+    with pytest.raises(OSError), job.meter.sync(1, Kind.BARRIER):
+        raise OSError
+    job.meter.report_presence()
+    job.close()
+
+    assert Kind.ARRIVAL not in [mark.kind for each in recorded(file_of(folder, 1)) for mark in each.marks]
