@@ -207,13 +207,21 @@ class Slow:
     def __init__(self, where: str, cycles_per_ms: float) -> None:
         self._where = where
         self._cycles = int(cycles_per_ms * LATE_NS / MS)
+        self._slept: list[tuple[Any, Any]] = []
 
     def __call__(self, *_: object) -> None:
-
         if self._where == "device":
+            begin, end = cuda().Event(enable_timing=True), cuda().Event(enable_timing=True)
+            begin.record()
             cuda()._sleep(self._cycles)
+            end.record()
+            self._slept.append((begin, end))
         else:
             time.sleep(LATE_NS / 1e9)
+
+    def slept_ms(self) -> Facts:
+        """How long the device slept in truth: two ranks share its time."""
+        return summary([begin.elapsed_time(end) for begin, end in self._slept])
 
 
 def network(rank: Rank) -> nn.Sequential:
@@ -663,6 +671,8 @@ def run_policy(rank: Rank, job: Job, ddp: Any, inputs: Iterator[torch.Tensor]) -
     with steady.counting():
         train(ddp, optimizer, inputs, 24, seen)
     rank.report(steady=steady.facts(24))
+    if not rank.is_cpu:
+        rank.report(backward_waits=waits_in_backward(ddp, optimizer, inputs, seen))
     rank.wait_for_device()
     with rank.attempt("close"):
         handle.close()
@@ -675,6 +685,29 @@ def run_policy(rank: Rank, job: Job, ddp: Any, inputs: Iterator[torch.Tensor]) -
             sync_ms=round(found.sync_ns / MS, 1),
             changes=[[change.step, change.policy, change.reason] for change in found.changes],
         )
+
+
+def waits_in_backward(
+    ddp: Any, optimizer: torch.optim.Optimizer, inputs: Iterator[torch.Tensor], seen: Callable[[torch.Tensor], None]
+) -> str:
+    """Whether CUDA allows what the hooks do where it forbids the host to wait; else its error, after which the step goes on."""
+    found = "none"
+    for _ in range(8):
+        batch = next(inputs)
+        loss = (ddp(batch) - batch).square().mean()
+        optimizer.zero_grad()
+        cuda().set_sync_debug_mode("error")
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            found = str(error)[:300]
+        finally:
+            cuda().set_sync_debug_mode("default")
+        if found != "none":
+            return found
+        seen(loss)
+        optimizer.step()
+    return found
 
 
 def straggler(rank: Rank) -> None:
@@ -692,7 +725,7 @@ def straggler(rank: Rank) -> None:
         ddp = wrapped(rank, network(rank))
         optimizer, inputs = torch.optim.SGD(ddp.parameters(), lr=0.01), batches(rank)
         train(ddp, optimizer, inputs, WARM_UP_STEPS)
-        late = Slow(rank.argument, 0.0 if rank.is_cpu else cycles_per_ms())
+        late = Slow(rank.argument, cycles_per_ms() if rank.rank == 1 and not rank.is_cpu else 0.0)
         if rank.rank == 1:
             ddp.module[2].register_forward_hook(late)
         meter = metered(job, ddp, optimizer)
@@ -706,7 +739,8 @@ def straggler(rank: Rank) -> None:
     gathered: list[Any] = [None] * rank.ranks
     own = [(m.step, m.sync, m.kind, m.arrival_ns, m.begin_ns, m.end_ns) for m in listener.marks]
     dist.all_gather_object(gathered, own, group=control)
-    rank.report(lost=lost, marks=marks_by_kind(listener.marks), **lateness(gathered), is_done=True)
+    rank.report(lost=lost, marks=marks_by_kind(listener.marks), **lateness(gathered))
+    rank.report(slept_ms=late.slept_ms(), is_done=True)
 
 
 def lateness(gathered: list[Any]) -> Facts:

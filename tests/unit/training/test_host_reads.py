@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,18 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Where there is a card, an operation that makes the host wait is an error."""
+    if DEVICE == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        if DEVICE == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
 def trained(policy: str, folder: Path, patch: pytest.MonkeyPatch) -> Reads:
     """The reads of all steps but the first four, in which states are made."""
     reads = Reads()
@@ -92,7 +105,8 @@ def trained(policy: str, folder: Path, patch: pytest.MonkeyPatch) -> Reads:
             reads.of_step.append(0)
             loss = ddp(torch.randn(4, 16, device=DEVICE)).square().mean()
             optimizer.zero_grad()
-            loss.backward()
+            with no_waits():
+                loss.backward()
             sync.record_loss(loss)
             optimizer.step()
         patch.undo()

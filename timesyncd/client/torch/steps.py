@@ -328,6 +328,9 @@ def delay_exit_for_callbacks() -> None:
 #: The most marks that may wait for their step's end or for a device; the oldest ones are dropped and counted as lost.
 MAX_PENDING_MARKS = 4096
 
+#: A device has done what is in its queue by then, unless it waits for a rank that has ended.
+CLOSE_WAIT_S = 0.5
+
 HOST = HostStamps()
 
 _ATTRIBUTE = "_torch_steps"
@@ -510,9 +513,13 @@ class Steps:
                 self._step += 1
 
     def close(self) -> None:
-        """Marks whose times are not known by now are lost."""
+        """Wait for the device's times, CLOSE_WAIT_S at most. Marks whose times are not known by then are lost."""
         with self._lock:
+            deadline = time.monotonic() + CLOSE_WAIT_S
             self._mark_pending()
+            while self._pending and time.monotonic() < deadline:
+                time.sleep(0.001)
+                self._mark_pending()
             self._drop(self._pending)
             self._drop(self._kept)
 
