@@ -639,6 +639,8 @@ def policy(rank: Rank) -> None:
     train(plain, optimizer, inputs, WARM_UP_STEPS)
     before = ms_per_step(rank, lambda n: train(plain, optimizer, inputs, n), rank.steps)
     rank.report(plain_ms=round(before, 3))
+    if rank.argument == "metered":
+        rank.report(other_hook_ms=round(with_torchs_hook(rank, module, inputs), 3))
     with metered_job(rank, f"policy {rank.argument}") as (job, listener):
         ddp = wrapped(rank, module)
         run_policy(rank, job, ddp, inputs)
@@ -649,6 +651,18 @@ def policy(rank: Rank) -> None:
         dist.all_gather_object(digests, digest(ddp), group=control)
         rank.report(replicas_equal=len(set(digests)) == 1)
     rank.report(marks=marks_by_kind(listener.marks), is_done=True)
+
+
+def with_torchs_hook(rank: Rank, module: nn.Module, inputs: Iterator[torch.Tensor]) -> float:
+    """The same steps with torch's own hook in Python, which marks nothing."""
+    import torch
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    hooked = wrapped(rank, copy.deepcopy(module))
+    hooked.register_comm_hook(None, allreduce_hook)
+    optimizer = torch.optim.SGD(hooked.parameters(), lr=0.01)
+    train(hooked, optimizer, inputs, WARM_UP_STEPS)
+    return ms_per_step(rank, lambda n: train(hooked, optimizer, inputs, n), rank.steps)
 
 
 def run_policy(rank: Rank, job: Job, ddp: Any, inputs: Iterator[torch.Tensor]) -> None:
@@ -671,8 +685,6 @@ def run_policy(rank: Rank, job: Job, ddp: Any, inputs: Iterator[torch.Tensor]) -
     with steady.counting():
         train(ddp, optimizer, inputs, 24, seen)
     rank.report(steady=steady.facts(24))
-    if not rank.is_cpu:
-        rank.report(backward_waits=waits_in_backward(ddp, optimizer, inputs, seen))
     rank.wait_for_device()
     with rank.attempt("close"):
         handle.close()
@@ -687,27 +699,43 @@ def run_policy(rank: Rank, job: Job, ddp: Any, inputs: Iterator[torch.Tensor]) -
         )
 
 
-def waits_in_backward(
-    ddp: Any, optimizer: torch.optim.Optimizer, inputs: Iterator[torch.Tensor], seen: Callable[[torch.Tensor], None]
-) -> str:
-    """Whether CUDA allows what the hooks do where it forbids the host to wait; else its error, after which the step goes on."""
-    found = "none"
-    for _ in range(8):
-        batch = next(inputs)
-        loss = (ddp(batch) - batch).square().mean()
-        optimizer.zero_grad()
-        cuda().set_sync_debug_mode("error")
-        try:
-            loss.backward()
-        except RuntimeError as error:
-            found = str(error)[:300]
-        finally:
-            cuda().set_sync_debug_mode("default")
-        if found != "none":
-            return found
-        seen(loss)
-        optimizer.step()
-    return found
+def hooks(rank: Rank) -> None:
+    """
+    Each policy on NCCL, where CUDA makes it an error that the host waits in a backward pass. gloo's own threads wait for a device in each
+    collective, so this cannot be asked there.
+    """
+    from timesyncd.training import synchronized
+
+    cuda().set_device(0)
+    rank.init_group("nccl")
+    for name, text in POLICIES.items():
+        if text is None:
+            continue
+        with rank.attempt(name), metered_job(rank, name) as (job, _):
+            ddp = wrapped(rank, network(rank))
+            inputs = batches(rank)
+            optimizer = ddp_optimizer(ddp)
+            with synchronized(job, ddp, optimizer, text) as sync:
+                train(ddp, optimizer, inputs, 6, sync.record_loss)
+                for _ in range(8):
+                    batch = next(inputs)
+                    loss = (ddp(batch) - batch).square().mean()
+                    optimizer.zero_grad()
+                    cuda().set_sync_debug_mode("error")
+                    try:
+                        loss.backward()
+                    finally:
+                        cuda().set_sync_debug_mode("default")
+                    sync.record_loss(loss)
+                    optimizer.step()
+            rank.report(**{name: "no wait"})
+    rank.report(is_done=True)
+
+
+def ddp_optimizer(ddp: Any) -> torch.optim.Optimizer:
+    import torch
+
+    return torch.optim.SGD(ddp.parameters(), lr=0.01)
 
 
 def straggler(rank: Rank) -> None:
@@ -929,6 +957,7 @@ SECTIONS = {
     "fsdp2:1": Section(fsdp2, 1, 45),
     "graph": Section(graph, 1, 45),
     "in_place": Section(in_place, 1, 40),
+    "hooks": Section(hooks, 1, 45),
     **{f"policy:{name}": Section(policy, 2, 45, needs_card=False, argument=name) for name in POLICIES},
     "fsdp2:2": Section(fsdp2, 2, 45, needs_card=False),
     "compile": Section(compiled, 1, 75),

@@ -74,7 +74,8 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    backend = "nccl" if DEVICE == "cuda" else "gloo"  # gloo's own threads wait for a device
+    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 

@@ -368,7 +368,8 @@ class Record:
 
     def known(self) -> bool:
         """Whether all its times can be read."""
-        return self.end is not None and self._reached(self.end) and self._reached(self.arrival)
+        stamps = (self.arrival, self.begin, self.last, self.end)
+        return self.end is not None and all(self._reached(stamp) for stamp in stamps if stamp is not None)
 
     def times_ns(self) -> tuple[int, int, int] | None:
         """Arrival, begin and end in CLOCK_REALTIME ns, once they are known; None: the error is too large."""

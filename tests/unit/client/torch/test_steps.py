@@ -345,3 +345,30 @@ def test_a_device_of_another_kind_is_named_and_not_timestamped(rank: Rank) -> No
     assert len(warned) == 1
     assert rank.job.meter.lost == 6
     assert rank.marked() == []
+
+
+def test_a_mark_waits_for_all_its_times(rank: Rank) -> None:
+    """Of a gather of FSDP2 the compute stream may reach its wait after the gather has ended in another stream."""
+    events: list[Late] = []
+
+    def event() -> Late:
+        events.append(Late())
+        return events[-1]
+
+    steps = steps_of(rank.job)
+    steps.device = DeviceStamps(event, lambda: 1_000_000_000)
+    record = Record(Kind.ALL_GATHER, 8, steps.device)
+    record.begin = steps.device.now()
+    record.end = steps.device.now()
+    steps.number(record)
+    anchor, arrival, begin, end = events
+    for each in (anchor, arrival, end):
+        each.reached = True
+    steps.complete(record)
+    before = (len(steps._pending), rank.job.meter.lost)
+    begin.reached = True
+    steps.close()
+
+    assert before == (1, 0)
+    assert rank.job.meter.lost == 0
+    assert [mark.kind for mark in rank.marked()] == [Kind.ALL_GATHER]
