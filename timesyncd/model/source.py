@@ -353,7 +353,9 @@ class SourceMemory:
 
     def _has_expired(self, old: FilterEntry, new: FilterEntry) -> bool:
         """ptp4l's filter no longer contains any delay that it contained at `old`."""
-        length, interval_ns = self._settings.delay_filter_length, new.sample.delay_interval_ns
+        length = self._settings.delay_filter_length
+        # The grandmaster may change the interval (logMinDelayReqInterval): the filter was filled at the longer one.
+        interval_ns = max(old.sample.delay_interval_ns, new.sample.delay_interval_ns)
         sent, received = new.sample.delay_requests_sent, new.sample.delay_responses_received
         sent_then, received_then = old.sample.delay_requests_sent, old.sample.delay_responses_received
         refreshed_ns = new.refreshed_ns - old.refreshed_ns
@@ -390,6 +392,7 @@ class SourceMemory:
         )
         if last is not None and gap_ns > _SHORT_GAP_NS:
             self._gap = self._gap_before(entry, last, gap_ns)
+            self._steep_since_ns = None  # no slope of the gap shows it
         is_new_drift = self._learn(entry)
         self._window.push(entry, self._oscillator.drift, is_new_drift)
         self._change.push(number, max(steering.change_ppb, self._unusual_correction_ppb()))

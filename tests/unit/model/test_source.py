@@ -305,3 +305,33 @@ def test_a_slew_that_began_before_the_daemon_counts_before_the_rate_is_learnt(sl
     grown_ns = bound.bound.at(lab.boottime_ns - bound.as_of_ns)
     assert grown_ns is not None and abs(lab.true_ns) <= grown_ns
     assert abs(lab.true_ns - begun_ns) > 60 * 3_500_000
+
+
+def test_a_gap_does_not_make_a_steep_slope_last() -> None:
+    """A slope is steep for a moment before Sync is lost, as where a path changes; after the gap the window still holds it."""
+    memory = SourceMemory(SourceSettings())
+    for index in range(24):
+        memory.accept(nth(index, offset_ns=index * 12_500, path_delay_ns=1_000, frequency_ppb=0))
+    gap_ns = 60 * NS_PER_S
+    sample = nth(24, offset_ns=24 * 12_500, path_delay_ns=1_000, frequency_ppb=0)
+    moments = {name: getattr(sample, name) + gap_ns for name in ("as_of_ns", "read_ns", "ingress_time_ns")}
+    memory.accept(replace(sample, **moments))
+
+    assert memory.refutations == ()
+
+
+def test_a_delay_interval_that_gets_shorter_empties_no_filter() -> None:
+    """
+    Without counters time counts. The grandmaster shortens the interval from 8 s to 1/8 s: most delays of ptp4l's filter are
+    still of before, when the path was another one.
+    """
+    memory = SourceMemory(SourceSettings())
+    fields = {**WITHOUT_COUNTERS, "frequency_ppb": None}
+    for index in range(8 * 200):
+        memory.accept(nth(index, offset_ns=0, path_delay_ns=10_000, delay_interval_ns=8 * NS_PER_S, **fields))
+    bounds = [
+        memory.accept(nth(index, offset_ns=50_000, path_delay_ns=10_000, delay_interval_ns=NS_PER_S // 8, **fields))
+        for index in range(8 * 200, 8 * 206)
+    ]
+
+    assert bounds[-1] is not None and bounds[-1].low_ns <= -10_000
