@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +20,7 @@ def pair(vm_cache: Cache) -> Iterator[Pair]:
     with Lab(vm_cache) as lab:
         pair = Pair(lab, USUAL)
         pair.start()
-        time.sleep(SETTLE_S - RECOVER_S)
+        pair.settle(SETTLE_S - RECOVER_S)
         yield pair
 
 
@@ -29,7 +28,7 @@ def pair(vm_cache: Cache) -> Iterator[Pair]:
 def test_the_truth_is_within_what_the_client_claims(pair: Pair, name: str) -> None:
     """Each moment that can be known, of the time now, of UTC, and of past readings; known well enough to count."""
     scenario = BY_NAME[name]
-    time.sleep(RECOVER_S)
+    pair.settle(RECOVER_S)
 
     run = measure(pair, scenario.seconds, scenario.act)
 

@@ -142,6 +142,11 @@ class Pair:
         node.write("/etc/chrony/chrony.conf", CHRONY)
         node.run("systemd-tmpfiles --create timesyncd.conf; sysctl -q --system; timesyncd check-config")
 
+    def settle(self, seconds: float) -> None:
+        """Let the servos and the daemon work on timestamps as good as those that are measured."""
+        with self.lab.measuring():
+            time.sleep(seconds)
+
     def start_ptp4l(self) -> None:
         self.node.run("systemctl restart ptp4l@eth0")
 

@@ -13,7 +13,7 @@ from vm_relay import FOLLOW_UP, SYNC
 SETTLE_S = 60
 
 #: Until the pair has recovered from the scenario before.
-RECOVER_S = 35
+RECOVER_S = 25
 
 USUAL = Setup()
 
@@ -38,7 +38,7 @@ def grandmaster_step(seconds: float) -> Act:
     def act(measurement: Measurement) -> None:
         time.sleep(8)
         with measurement.disturbing(f"grandmaster's step of {seconds} s"):
-            measurement.pair.grandmaster.run(f"phc_ctl -q /dev/ptp0 adj {seconds}")
+            measurement.pair.grandmaster.run(f"phc_ctl -q /dev/ptp0 -- adj {seconds}")
 
     return act
 
@@ -48,7 +48,7 @@ def frequency_steps(measurement: Measurement) -> None:
     grandmaster, node = measurement.pair.grandmaster, measurement.pair.node
     for machine, ppb in ((grandmaster, 50), (node, 10_000), (node, -10_000), (grandmaster, 0)):
         time.sleep(5)
-        machine.run(f"phc_ctl -q /dev/ptp0 freq {ppb}")
+        machine.run(f"phc_ctl -q /dev/ptp0 -- freq {ppb}")
 
 
 def grandmaster_rate(ppb: int) -> Act:
@@ -57,7 +57,7 @@ def grandmaster_rate(ppb: int) -> Act:
     def act(measurement: Measurement) -> None:
         time.sleep(8)
         with measurement.disturbing(f"grandmaster's rate of {ppb} ppb"):
-            measurement.pair.grandmaster.run(f"phc_ctl -q /dev/ptp0 freq {ppb}")
+            measurement.pair.grandmaster.run(f"phc_ctl -q /dev/ptp0 -- freq {ppb}")
 
     return act
 

@@ -36,7 +36,7 @@ EXPORT_LIMIT_S = 240
 VERSIONS = {
     "kernel": "uname -r",
     "linuxptp": "ptp4l -v",
-    "chrony": "chronyd -v | cut -d' ' -f1-3",
+    "chrony": "chronyd -v | cut -d' ' -f4",
     "systemd": "systemctl --version | head -1",
     "card": "ethtool -i eth0 | sed -n 's/^driver: //p'",
 }
@@ -98,8 +98,7 @@ def _run_pair(setup: Setup, scenarios: Sequence[Scenario], cache: Cache, state: 
             pair.start()
             settle_s = SETTLE_S
             for scenario in scenarios:
-                with lab.measuring():
-                    time.sleep(settle_s)
+                pair.settle(settle_s)
                 _judge(pair, scenario, state)
                 settle_s = RECOVER_S
     except MachineError as error:
