@@ -32,6 +32,9 @@ ALLOWED_GAP_TICKS = 2_000
 #: A smaller jump of the grandmaster's clock is not told from the error of reading it.
 SMALLEST_STEP_NS = 8_000
 
+#: A slew moves the node's clock by more than this from one row of its log to the next, and a servo by less.
+SMALLEST_SLEW_NS = 300_000
+
 PTP4L = f"""[global]
 network_transport L2
 time_stamping hardware
@@ -263,14 +266,18 @@ def evaluate(
     grandmaster = MachineLog(logs["grandmaster.log"].splitlines(), grandmaster_pieces)
     node = MachineLog(logs["node.log"].splitlines(), node_pieces)
     moments = judge(parse_claims(logs["claims"].splitlines()), grandmaster, node)
-    exact = [narrowed(each, grandmaster) for each in disturbances]
+    exact = [narrowed(each, grandmaster, node) for each in disturbances]
     return Run(moments, exact, node.ticks_per_ns, logs)
 
 
-def narrowed(disturbance: Disturbance, grandmaster: MachineLog) -> Disturbance:
-    """A step of the grandmaster lies between two rows of its log; what is no such step stays as it is."""
+def narrowed(disturbance: Disturbance, grandmaster: MachineLog, node: MachineLog) -> Disturbance:
+    """
+    A step of the grandmaster, or the beginning of a slew of the node's clock, lies between two rows of a log; what is neither
+    stays as it is.
+    """
     within = Range(disturbance.earliest, disturbance.latest)
-    found = grandmaster.series["phc"].largest_jump(within, grandmaster.series["raw"])
-    if found is None or abs(found[1]) < SMALLEST_STEP_NS:
-        return disturbance
-    return disturbance._replace(earliest=found[0].low, latest=found[0].high)
+    for log, clock, least_ns in ((grandmaster, "phc", SMALLEST_STEP_NS), (node, "realtime", SMALLEST_SLEW_NS)):
+        found = log.series[clock].first_jump(within, log.series["raw"], least_ns)
+        if found is not None:
+            return disturbance._replace(earliest=found.low, latest=found.high)
+    return disturbance

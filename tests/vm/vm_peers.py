@@ -23,7 +23,7 @@ OURS = "timesyncd"
 
 def widths_ns(samples: Iterable[str], after_ns: int) -> dict[str, float]:
     """
-    The median half width against UTC by name, of the lines of `timesyncd export` for a ptp4l source.
+    The median half width against UTC by name, of a ptp4l source's samples as `timesyncd export` writes them.
 
     All take the samples from the first one on, and those read later than `after_ns` (CLOCK_REALTIME) count.
     """

@@ -120,7 +120,8 @@ def slewed_by_hand(measurement: Measurement) -> None:
     for tick_us in (11_000, 9_000):
         time.sleep(6)
         with measurement.disturbing(f"tick of {tick_us} us"):
-            unit(measurement.pair.node, f"slew{tick_us}", f"python3 /usr/local/lib/timesyncd-vm/slew.py {tick_us} 1")
+            unit(measurement.pair.node, f"slew{tick_us}", f"python3 /usr/local/lib/timesyncd-vm/slew.py {tick_us} 1.5")
+            measurement.pair.node.wait_for("[ -e /run/vm/slewing ]", 10)
 
 
 def paused(measurement: Measurement) -> None:
@@ -159,9 +160,9 @@ SCENARIOS = (
     Scenario("killed-daemons", killed_daemons, 75),
     Scenario("chronyd", quiet, setup=Setup(chronyd=True)),
     Scenario("chronyd-step-20ms", grandmaster_step(20e-3), setup=Setup(chronyd=True)),
-    Scenario("clock-set-by-hand", clock_set_by_hand, 45),
-    Scenario("slewed-by-hand", slewed_by_hand),
-    Scenario("paused", paused, 40),
+    Scenario("clock-set-by-hand", clock_set_by_hand, 38),
+    Scenario("slewed-by-hand", slewed_by_hand, 25),
+    Scenario("paused", paused, 32),
     Scenario("migrated", migrated, 40, Setup(kernel=NEWEST_KERNEL, movable=True)),
     Scenario("virtual-clocks", quiet, setup=Setup(vclocks=2)),
 )

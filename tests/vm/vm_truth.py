@@ -13,6 +13,7 @@ import bisect
 import math
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
+from itertools import pairwise
 from typing import NamedTuple
 
 TAI_MINUS_UTC_NS = 37_000_000_000
@@ -147,19 +148,18 @@ class Series:
         low, high = max(within.low, at - error), min(within.high, at + error)
         return Range(low, high) if low <= high else within
 
-    def largest_jump(self, within: Range, other: Series) -> tuple[Range, float] | None:
-        """The two readings between which this clock moved most against the other one, and by how many ns."""
-        found = None
-        for first, second in zip(self._readings, self._readings[1:], strict=False):
+    def first_jump(self, within: Range, other: Series, least_ns: float) -> Range | None:
+        """The first two readings between which this clock moved by at least so much against the other one."""
+        for first, second in pairwise(self._readings):
             if second.at < within.low or first.at > within.high:
                 continue
             others = other.value_at(first.at), other.value_at(second.at)
             if others[0] is None or others[1] is None:
                 continue
-            jump_ns = second.ns - first.ns - (others[1].low + others[1].high - others[0].low - others[0].high) / 2
-            if found is None or abs(jump_ns) > abs(found[1]):
-                found = Range(first.at - first.error, second.at + second.error), jump_ns
-        return found
+            moved_ns = (others[1].low + others[1].high - others[0].low - others[0].high) / 2
+            if abs(second.ns - first.ns - moved_ns) >= least_ns:
+                return Range(first.at - first.error, second.at + second.error)
+        return None
 
     def _bracket(self, at: float) -> int | None:
         index = bisect.bisect(self._at, at)

@@ -12,6 +12,7 @@ from vm_truth import (
     MachineLog,
     Moment,
     Piece,
+    Range,
     Verdict,
     judge,
     parse_claims,
@@ -199,19 +200,24 @@ def test_a_pause_moves_the_constant_and_leaves_a_gap() -> None:
     assert moments[1].missed_by_ns == pytest.approx(pause, rel=1e-5)
 
 
-def test_the_largest_jump_is_found_between_two_rows() -> None:
-    """A step of 20 us of the grandmaster shows against CLOCK_MONOTONIC_RAW."""
+def test_a_step_is_found_between_two_rows() -> None:
+    """A step of 20 us of the grandmaster shows against CLOCK_MONOTONIC_RAW; before it there is none."""
     at = 70 * PERIOD + 5_000_000
-    grandmaster = log(phc=lambda t: EPOCH_NS + TAI_MINUS_UTC_NS + t + (20_000 if t > at else 0))
+    series = log(phc=lambda t: EPOCH_NS + TAI_MINUS_UTC_NS + t + (20_000 if t > at else 0)).series
 
-    found = grandmaster.series["phc"].largest_jump(
-        grandmaster.moment_of_raw(at - PERIOD * 3) or pytest.fail(), grandmaster.series["raw"]
-    )
-    assert found is None or abs(found[1]) < 1_000
-    wide = (grandmaster.moment_of_raw(at) or pytest.fail())._replace(low=60.0 * PERIOD, high=80.0 * PERIOD)
-    where, jump_ns = grandmaster.series["phc"].largest_jump(wide, grandmaster.series["raw"]) or pytest.fail()
-    assert where.low < at < where.high and where.width < 1.1 * PERIOD
-    assert jump_ns == pytest.approx(20_000, abs=5)
+    assert series["phc"].first_jump(Range(20.0 * PERIOD, 60.0 * PERIOD), series["raw"], 8_000) is None
+    found = series["phc"].first_jump(Range(60.0 * PERIOD, 80.0 * PERIOD), series["raw"], 8_000)
+    assert found is not None and found.low < at < found.high and found.width < 1.1 * PERIOD
+
+
+def test_a_slew_is_found_where_it_begins() -> None:
+    """At the limit of adjtimex's tick the clock moves by 2 ms from row to row."""
+    begins, ends = 60 * PERIOD + 4_000_000, 80 * PERIOD
+    series = log(realtime=lambda t: EPOCH_NS + t + max(0, min(t, ends) - begins) // 10).series
+
+    found = series["realtime"].first_jump(Range(50.0 * PERIOD, 90.0 * PERIOD), series["raw"], 300_000)
+
+    assert found is not None and found.low < begins < found.high
 
 
 def test_claims_are_read_line_by_line_and_a_cut_off_line_is_left_out() -> None:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from pathlib import Path
 
 ADJ_TICK = 0x4000
 NORMAL_TICK_US = 10_000
+
+#: Exists while the clock is slewed.
+BEGUN = Path("/run/vm/slewing")
 
 
 class Timex(ctypes.Structure):
@@ -42,10 +46,12 @@ def set_tick(tick_us: int) -> None:
 
 def main() -> None:
     set_tick(int(sys.argv[1]))
+    BEGUN.touch()
     try:
         time.sleep(float(sys.argv[2]))
     finally:
         set_tick(NORMAL_TICK_US)
+        BEGUN.unlink()
 
 
 if __name__ == "__main__":
