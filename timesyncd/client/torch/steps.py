@@ -260,10 +260,20 @@ class DeviceStamps:
         newest = self._anchors[-1]
         elapsed_ns = _elapsed_ns(newest.stamp.event, stamp.event)
         at_ns = newest.at_ns + elapsed_ns
-        best = min(self._anchors, key=lambda anchor: anchor.error_at_ns(at_ns))
+        best = self._best_anchor(at_ns)
         if best is not newest:
             elapsed_ns = _elapsed_ns(best.stamp.event, stamp.event)
         return (best.earliest_ns + best.latest_ns) // 2 + elapsed_ns, best.error_ns + _drift_ns(elapsed_ns)
+
+    def _best_anchor(self, at_ns: int) -> Anchor:
+        """With the smallest error there, from the newest back to the last one before that place: those before it are farther off."""
+        best = self._anchors[-1]
+        for anchor in reversed(self._anchors):
+            if anchor.error_at_ns(at_ns) < best.error_at_ns(at_ns):
+                best = anchor
+            if anchor.at_ns <= at_ns:
+                break
+        return best
 
     def anchor(self) -> None:
         """Record a new anchor unless the device has not reached the last one."""
@@ -578,7 +588,8 @@ class Steps:
 
     def _refuse_capture(self) -> None:
         """An event during the capture of a CUDA graph would invalidate the graph."""
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        is_initialized: Any = torch.cuda.is_initialized
+        if is_initialized() and torch.cuda.is_current_stream_capturing():
             self._refuse("a CUDA graph is being captured, and what is replayed calls no hook")
 
     def _refuse(self, reason: str) -> NoReturn:

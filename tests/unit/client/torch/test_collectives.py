@@ -157,9 +157,10 @@ def test_nothing_is_recorded_while_a_cuda_graph_is_captured(monkeypatch: pytest.
         job = Job("job", rank=0, world_size=1, attempt=0, runtime_dir=folder)
         steps = steps_of(job)
         steps.device = DeviceStamps(lambda: pytest.fail("an event"))
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        steps.end()
+        with pytest.warns(UserWarning, match="a CUDA graph is being captured"):
+            steps.end()
         job.close()
 
     assert (steps.step, job.meter.lost) == (1, 1)

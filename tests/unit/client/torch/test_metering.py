@@ -18,7 +18,8 @@ from torch_ranks import Marks, listening
 
 from timesyncd.client import Job, Kind
 from timesyncd.client.torch import meter_ddp, metered, unmodified
-from timesyncd.client.torch.steps import steps_of
+from timesyncd.client.torch.metering import StampedComm, _parameter_groups, _stamp_waits
+from timesyncd.client.torch.steps import HostStamps, Record, steps_of
 
 WRAPPED = ("__init__", "register_comm_hook", "_register_builtin_comm_hook")
 
@@ -136,3 +137,52 @@ def test_a_teacher_is_not_taken_for_the_model(rank: Rank) -> None:
     callback.on_train_end(arguments, state, None)
 
     assert rank.marked() == [(0, Kind.BUCKET), (0, Kind.STEP)]
+
+
+class FakeGroup:
+    """What is used of FSDP2's parameter group; it notes what it was called with."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def wait_for_unshard(self) -> None:
+        self.waits += 1
+
+
+def test_a_gather_on_a_device_waits_from_where_compute_waits_for_it(rank: Rank) -> None:
+    """FSDP2 prefetches in another stream. A gather that compute did not wait for, and one before it, are marked as hidden."""
+    moments = iter(range(100, 2_000, 100))
+    steps, group = steps_of(rank.job), FakeGroup()
+    stamped = StampedComm(None, Kind.ALL_GATHER, rank.job)
+    forget = _stamp_waits(group, stamped)
+
+    class Stamps(HostStamps):
+        def now(self) -> int:
+            return next(moments)
+
+    def gather() -> Record:
+        record = Record(Kind.ALL_GATHER, 8, Stamps())
+        steps.number(record)
+        stamped._keep(steps, record)
+        return record
+
+    unused, used = gather(), gather()  # arrive at 100 and 300, end at 200 and 400
+    group.wait_for_unshard()
+    group.wait_for_unshard()  # nothing was gathered for it
+    forget()
+    group.wait_for_unshard()
+
+    assert group.waits == 3
+    assert "wait_for_unshard" not in vars(group)
+    assert unused.times_ns() == (100, 200, 200)
+    assert used.times_ns() == (300, 400, 400)  # waited for at 500, after its end
+    assert rank.marked() == [(0, Kind.ALL_GATHER), (0, Kind.ALL_GATHER)]
+
+
+def test_sharded_modules_of_older_torch_have_one_parameter_group() -> None:
+    """torch 2.11 has no list of groups, and no group where a module has no parameters."""
+    states = [SimpleNamespace(_fsdp_param_group=group) for group in ("group", None)]
+    newer = SimpleNamespace(_fsdp_param_groups=["first", "second"])
+    shards: list[Any] = [SimpleNamespace(_get_fsdp_state=lambda state=state: state) for state in (*states, newer)]
+
+    assert [_parameter_groups(shard) for shard in shards] == [["group"], [], ["first", "second"]]
