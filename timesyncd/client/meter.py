@@ -96,7 +96,7 @@ _LONGEST_MARK_NS = 50_000
 
 #: A rank inside a synchronization reports its arrival after so long, and that it is still there every so often.
 ARRIVAL_AFTER_NS = 1_000_000_000
-SIGN_EVERY_NS = 10_000_000_000
+SIGN_EVERY_NS = 5_000_000_000
 
 _realtime_ns = time.time_ns
 _monotonic_ns = time.monotonic_ns
@@ -442,7 +442,10 @@ class Meter:
 
 
 class OpenArrival:
-    """A synchronization that the rank is inside. `arrival_ns` is CLOCK_REALTIME, `since_ns` CLOCK_MONOTONIC."""
+    """
+    Returned by `Meter.arrive`: a synchronization that the rank is inside. `arrival_ns` is CLOCK_REALTIME, `since_ns`
+    CLOCK_MONOTONIC.
+    """
 
     __slots__ = ("arrival_ns", "key", "kind", "ordinal", "reported", "since_ns")
 

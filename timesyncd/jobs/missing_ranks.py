@@ -8,7 +8,7 @@ Every duration is of one rank's own clock, so no clock error enters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import Kind, Mark, Trait, kind_text, kinds_with, step_text
@@ -56,6 +56,10 @@ class Presence:
     def updated(self, mark: Mark) -> Presence:
         """With this mark, in whatever order marks come."""
         if mark.kind in SIGNS:
+            inside = self.current
+            if inside is not None and inside.kind == Kind.ARRIVAL and mark.kind == Kind.LEFT and mark.bytes:
+                # The synchronization failed, which ended the process: until then the rank was inside it.
+                mark = replace(inside, end_ns=max(inside.end_ns, mark.end_ns))
             newer = self.sign is None or mark.end_ns >= self.sign.end_ns
             return Presence(self.last, mark if newer else self.sign)
         newer = self.last is None or mark.end_ns >= self.last.end_ns

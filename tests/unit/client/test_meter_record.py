@@ -201,7 +201,7 @@ def test_a_killed_job_s_recording_ends_in_a_hang(folder: Path, monkeypatch: pyte
 
 
 def test_a_rank_that_computes_says_that_it_lives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without another mark for ten seconds a sign follows; a rank inside a synchronization says where, once."""
+    """Without another mark for five seconds a sign follows; a rank inside a synchronization says where, once."""
     job = Job("job", rank=1, world_size=2, record=folder)
     train(job, 2)
     monkeypatch.setattr(recorder_module, "SIGN_EVERY_NS", 0)

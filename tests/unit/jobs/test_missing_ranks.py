@@ -85,6 +85,15 @@ def test_the_cause_is_what_the_rank_s_own_sign_shows(last: Mark | None, sign: Ma
     assert ("never came" in hang_text(hang)) == (cause is not HangCause.NO_SIGN)
 
 
+def test_a_wait_that_failed_lasted_until_the_rank_s_end() -> None:
+    """The group's time-out ends rank 0 by an error: it waited until then, while rank 1 ran."""
+    failed = rank(mark(39, Kind.STEP, 100), waits(40, Kind.BUCKET, 100.1, 111.1), mark(40, Kind.LEFT, 115.1, bytes=1))
+    hang = find_hang({0: failed, 1: rank(mark(39, Kind.STEP, 100), mark(39, Kind.ALIVE, 110))}, 2, None)
+
+    assert hang is not None
+    assert (hang.waiting, hang.waited_ns, hang.missing) == ((0,), 15 * S, (1,))
+
+
 def test_ranks_in_different_synchronizations_are_not_missing() -> None:
     """An extra barrier on rank 0 shifts its synchronizations: each rank waits, and none is named as missing."""
     hang = find_hang(
