@@ -127,6 +127,7 @@ class Meter:
         self._numbering, self._local = Numbering(), LocalSums()
         self._open_step: Step | None = None
         self._arrivals: dict[int, OpenArrival] = {}
+        self._failed: OpenArrival | None = None
         self._newest_key = NO_KEY
         self._signed_ns = _monotonic_ns()
         self._signs = False
@@ -260,10 +261,11 @@ class Meter:
             self._arrivals[id(arrival)] = arrival
             return arrival
 
-    def leave(self, arrival: OpenArrival) -> None:
+    def leave(self, arrival: OpenArrival, failed: bool = False) -> None:
         """The synchronization is over, or failed. Repeated calls have no effect."""
         with self._lock:
-            self._arrivals.pop(id(arrival), None)
+            known = self._arrivals.pop(id(arrival), None)
+            self._failed = known if failed else None
 
     def report_presence(self) -> None:
         """Called once a second by a thread: report a long wait, and send the marks that no later mark would send."""
@@ -287,8 +289,12 @@ class Meter:
         with self._lock:
             if self._signs and self._socket is not None and os.getpid() == self._pid:
                 self._signs = False
+                by_error = hasattr(sys, "last_type")
+                inside = min(self._arrivals.values(), key=lambda each: each.since_ns, default=self._failed)
+                if by_error and inside is not None:
+                    self._sign(inside)
                 now_ns = _realtime_ns()
-                self._put_sign(Kind.LEFT, self._newest_key, 0, now_ns, now_ns, int(hasattr(sys, "last_type")))
+                self._put_sign(Kind.LEFT, self._newest_key, 0, now_ns, now_ns, int(by_error))
 
     def _sign(self, waiting: OpenArrival | None) -> None:
         """Mark and send where this rank is."""
@@ -438,6 +444,7 @@ class Meter:
         self._busy = False
         self._count = self._added = 0
         self._signs = False
+        self._failed = None
         self._arrivals.clear()
 
 
@@ -506,7 +513,7 @@ class MeteredSync:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end_ns = _realtime_ns()
-        self._meter.leave(self._open)
+        self._meter.leave(self._open, failed=kind is not None)
         if kind is None:
             started_ns = _monotonic_ns()
             begin_ns = self._arrival_ns

@@ -187,13 +187,15 @@ class JobRun:
             rank.behind = not new
 
     def _update_presence(self, batch: MarkBatch) -> None:
-        """By the newest sign and the newest other mark of the batch."""
+        """By the batch's signs, after the newest of its other marks."""
         signs = [mark for mark in batch.marks if mark.kind in SIGNS]
         others = [mark for mark in batch.marks if mark.kind not in SIGNS]
-        for marks in (signs, others):
-            if marks:
-                newest = max(marks, key=lambda mark: mark.end_ns)
-                self.presence[batch.rank] = self.presence.get(batch.rank, Presence()).updated(newest)
+        presence = self.presence.get(batch.rank, Presence())
+        if others:
+            presence = presence.updated(max(others, key=lambda mark: mark.end_ns))
+        for mark in signs:
+            presence = presence.updated(mark)
+        self.presence[batch.rank] = presence
 
     def set_share(self, part: float) -> None:
         """Set this job's part of the marks that all jobs may hold and that a round closes."""

@@ -46,12 +46,20 @@ class HangCause(Code):
     NO_SIGN = "no_sign"
 
 
+#: The rank closed its job without an error.
+_ENDED = frozenset({HangCause.UNEQUAL_STEPS, HangCause.EXTRA_SYNCHRONIZATION})
+
+
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What a rank sent: its newest mark, and its newest sign (ARRIVAL, ALIVE or LEFT); None: none yet."""
+    """
+    What a rank sent: its newest mark, and its newest sign (ARRIVAL, ALIVE or LEFT); None: none yet. `failed`: an error
+    in the synchronization that it was inside ended it.
+    """
 
     last: Mark | None = None
     sign: Mark | None = None
+    failed: bool = False
 
     def updated(self, mark: Mark) -> Presence:
         """With this mark, in whatever order marks come."""
@@ -59,11 +67,11 @@ class Presence:
             inside = self.current
             if inside is not None and inside.kind == Kind.ARRIVAL and mark.kind == Kind.LEFT and mark.bytes:
                 # The synchronization failed, which ended the process: until then the rank was inside it.
-                mark = replace(inside, end_ns=max(inside.end_ns, mark.end_ns))
+                return Presence(self.last, replace(inside, end_ns=max(inside.end_ns, mark.end_ns)), failed=True)
             newer = self.sign is None or mark.end_ns >= self.sign.end_ns
-            return Presence(self.last, mark if newer else self.sign)
+            return Presence(self.last, mark if newer else self.sign, self.failed)
         newer = self.last is None or mark.end_ns >= self.last.end_ns
-        return Presence(mark if newer else self.last, self.sign)
+        return Presence(mark if newer else self.last, self.sign, self.failed)
 
     @property
     def current(self) -> Mark | None:
@@ -105,7 +113,8 @@ class AbsentRank:
 class Hang:
     """
     `waiting` ranks are inside a synchronization, the longest since `waited_ns`. `absent`: those that did not come.
-    `elsewhere`: those inside another synchronization, with its text: the ranks do not call the same ones.
+    `elsewhere`: those inside another synchronization, with its text: the ranks do not call the same ones. `failed`: the
+    synchronization failed, which ended a waiting rank.
     """
 
     step: int
@@ -114,6 +123,7 @@ class Hang:
     waited_ns: int
     absent: tuple[AbsentRank, ...]
     elsewhere: tuple[tuple[int, str], ...]
+    failed: bool = False
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -126,14 +136,15 @@ def find_hang(presence: Mapping[int, Presence], world_size: int, usual_step_ns: 
     The hang that the ranks' newest signs show; None: there is none.
 
     A rank is missing where a sign of its own, later than its last mark, says that it was inside no synchronization for
-    at least half of the wait. Without such a sign nothing is known of it: its marks may be lost.
+    at least half of the wait. Without such a sign nothing is known of it: its marks may be lost. A synchronization that
+    failed sooner is a hang only if all ranks that did not come had ended without an error.
     """
     places = {rank: place for rank, each in presence.items() if (place := each.place) is not None}
     at_least_ns = max(MIN_WAIT_NS, USUAL_STEPS * (usual_step_ns or 0))
     long = [
         (list(places.values()).count(place), -place[0], place)
         for rank, place in places.items()
-        if place[1] in _NEEDS_ALL_RANKS and presence[rank].waited_ns >= at_least_ns
+        if place[1] in _NEEDS_ALL_RANKS and (presence[rank].waited_ns >= at_least_ns or presence[rank].failed)
     ]
     if not long:
         return None
@@ -141,6 +152,7 @@ def find_hang(presence: Mapping[int, Presence], world_size: int, usual_step_ns: 
     waiting = tuple(sorted(rank for rank, each in places.items() if each == place))
     if len(waiting) == world_size:
         return None
+    failed = any(presence[rank].failed for rank in waiting)
     waited_ns = max(presence[rank].waited_ns for rank in waiting)
     absent = [
         AbsentRank(rank, each.last, _cause(each, place, waited_ns))
@@ -148,8 +160,11 @@ def find_hang(presence: Mapping[int, Presence], world_size: int, usual_step_ns: 
         if rank not in places
         for each in (presence.get(rank, Presence()),)
     ]
+    causes = {each.cause for each in absent}
+    if waited_ns < at_least_ns and not (causes and causes <= _ENDED):
+        return None
     elsewhere = [(rank, _place_text(each)) for rank, each in sorted(places.items()) if each != place]
-    return Hang(place[0], position_text(place[1:]), waiting, waited_ns, tuple(absent), tuple(elsewhere))
+    return Hang(place[0], position_text(place[1:]), waiting, waited_ns, tuple(absent), tuple(elsewhere), failed)
 
 
 def _cause(absent: Presence, place: _Place, waited_ns: int) -> HangCause:
@@ -175,6 +190,7 @@ _CAUSE_TEXTS = {
 def hang_text(hang: Hang) -> str:
     """One sentence: who waits where since when, who never came, and its last mark."""
     text = f"{_ranks_text(hang.waiting)} waited {duration_text(hang.waited_ns)} in {hang.where} of step {step_text(hang.step)}"
+    text += ", which failed" if hang.failed else ""
     parts = []
     for each in hang.absent[:MAX_RANKS_LISTED]:
         came = "is not known to have come" if each.cause is HangCause.NO_SIGN else "never came"

@@ -107,7 +107,8 @@ VERSION = 1
 
 
 class RankMessage(Message):
-    """A rank of a recording. `last`: its newest mark; `sign`: its newest mark of kind arrival, alive or left."""
+    """A rank of a recording. `last`: its newest mark; `sign`: its newest mark of kind arrival, alive or left;
+    `failed`: an error in the synchronization that it was inside ended it."""
 
     rank: Int64
     node: str
@@ -116,6 +117,7 @@ class RankMessage(Message):
     metered_ns: Int64 | None = None
     last: Mark | None = None
     sign: Mark | None = None
+    failed: bool = False
 
 
 class ArrivalMessage(Message):
@@ -237,11 +239,12 @@ def _rank_message(rank: int, record: RankRecord) -> RankMessage:
         metered_ns=record.metered_ns,
         last=record.presence.last,
         sign=record.presence.sign,
+        failed=record.presence.failed,
     )
 
 
 def _rank_record(message: RankMessage) -> RankRecord:
-    presence = Presence(message.last, message.sign)
+    presence = Presence(message.last, message.sign, message.failed)
     return RankRecord(message.node, message.marks_lost, message.own_overhead_ns, message.metered_ns, presence)
 
 

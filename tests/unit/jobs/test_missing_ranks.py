@@ -91,7 +91,34 @@ def test_a_wait_that_failed_lasted_until_the_rank_s_end() -> None:
     hang = find_hang({0: failed, 1: rank(mark(39, Kind.STEP, 100), mark(39, Kind.ALIVE, 110))}, 2, None)
 
     assert hang is not None
-    assert (hang.waiting, hang.waited_ns, hang.missing) == ((0,), 15 * S, (1,))
+    assert (hang.waiting, hang.waited_ns, hang.missing, hang.failed) == ((0,), 15 * S, (1,), True)
+    assert hang_text(hang).startswith("rank 0 waited 15.0 s in bucket 0 of step 40, which failed; rank 1 never came;")
+
+
+@pytest.mark.parametrize(
+    ("signs", "missing"),
+    [
+        ([mark(60, Kind.LEFT, 100.2)], (1,)),
+        ([mark(60, Kind.LEFT, 100.2, bytes=1)], None),
+        ([mark(60, Kind.ALIVE, 105)], None),
+        ([], None),
+        ([waits(60, Kind.BARRIER, 100.1, 100.3, 1), mark(60, Kind.LEFT, 100.3, bytes=1)], None),
+    ],
+    ids=["ended", "failed too", "runs", "no sign", "inside too"],
+)
+def test_a_synchronization_that_fails_soon_names_a_rank_that_had_ended(
+    signs: list[Mark], missing: tuple[int, ...] | None
+) -> None:
+    """Rank 0 calls a barrier more, which fails as rank 1 ends. Where an error ended both, no rank is named."""
+    failed = rank(
+        mark(60, Kind.BARRIER, 100), waits(60, Kind.BARRIER, 100, 100.2, 1), mark(60, Kind.LEFT, 100.3, bytes=1)
+    )
+    hang = find_hang({0: failed, 1: rank(mark(60, Kind.BARRIER, 100), *signs)}, 2, None)
+
+    assert (hang.missing if hang is not None else None) == missing
+    if hang is not None:
+        assert hang.absent[0].cause is HangCause.EXTRA_SYNCHRONIZATION
+        assert "which failed" in hang_text(hang)
 
 
 def test_ranks_in_different_synchronizations_are_not_missing() -> None:
