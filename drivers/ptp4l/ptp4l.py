@@ -264,13 +264,13 @@ class Ptp4l:
     async def _phc_index(self) -> int | None:
         """
         The index of the PTP hardware clock: as configured, as ptp4l 4.x reports it, or that of the port's interface; None
-        where ptp4l reports neither.
+        where ptp4l reports neither. With `free_running` ptp4l 4.x reports that it has no clock, and its stamps are the interface's.
         """
         if self._options.phc is not None:
             return self._options.phc
         response = (await self._query((ManagementId.PORT_HWCLOCK_NP, self._port)))[0]
-        if not isinstance(response, Refused):
-            return _expect(PortHwclock, response).phc
+        if not isinstance(response, Refused) and (phc := _expect(PortHwclock, response).phc) is not None:
+            return phc
         response = (await self._query((ManagementId.PORT_PROPERTIES_NP, self._port)))[0]
         if isinstance(response, Refused):
             return None

@@ -679,13 +679,13 @@ async def test_the_read_only_socket_needs_time_stamping(server: ScriptedPtp4l) -
 
 async def test_hardware_stamps_name_the_phc(server: ScriptedPtp4l) -> None:
     """What ptp4l then measures is the PHC, never "realtime"."""
-    server.script.stamping = 1
+    server.script.stamping, server.script.phc = 1, 8
     driver = await primed(server, FakeClocks())
     server.script.sync(2)
     taken = await sample(driver)
     await driver.close()
 
-    assert taken.clock == "phc"
+    assert taken.clock == "phc:8"
 
 
 @pytest.fixture
@@ -697,13 +697,13 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path, SimulatedPhc())
 
 
-@pytest.mark.parametrize(("reported", "configured"), [(3, None), (2, 3), (None, None)])
+@pytest.mark.parametrize(("reported", "configured"), [(3, None), (2, 3), (None, None), (-1, None)])
 async def test_the_phc_is_read_at_each_sync(
     server: ScriptedPtp4l, lab: Lab, reported: int | None, configured: int | None
 ) -> None:
     """
-    Its number is the configured one, else that of ptp4l 4.x, else that of the port's interface. Its own frequency and
-    limit count, not the system clock's.
+    Its number is the configured one, else that of ptp4l 4.x, else that of the port's interface: of 3.1.1, and of a 4.x with
+    `free_running`, which reports -1. Its own frequency and limit count, not the system clock's.
     """
     server.script.stamping = 1
     if reported is None:
