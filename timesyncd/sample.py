@@ -284,7 +284,8 @@ class NoSample:
     `restarted` (the source restarted), `stepped` (the clock was stepped) and `change` (parent, path or grandmaster is
     another one) invalidate the source's bound. `port_state` and `frequency_ppb`, that of the measured clock, are None
     where they were not read; so is `phc`, which compares the measured PHC with the system clock. `delay_unmeasured`: ptp4l
-    receives Syncs and has no path delay, so its delay filter was emptied.
+    receives Syncs and has no path delay, so its delay filter was emptied. `sync_forgotten`: it no longer reports the last
+    Sync, since it stepped the measured clock or selected another parent.
     """
 
     source: str
@@ -298,6 +299,7 @@ class NoSample:
     change: NoSampleCause | None = None
     phc: PhcSample | None = None
     delay_unmeasured: bool = False
+    sync_forgotten: bool = False
 
     @property
     def cause(self) -> NoSampleCause:

@@ -109,7 +109,10 @@ class SyncHistory:
             return replace(self._no_sample(snapshot, f"the clock was stepped by {by_ns / 1e6:+.3f} ms"), stepped=True)
         if snapshot.status.ingress_time_ns == 0:
             self.reset()
-            return self._no_sample(snapshot, f"no Sync received yet: the port is in state {snapshot.port.state.name}")
+            no_sync = self._no_sample(
+                snapshot, f"no Sync received yet: the port is in state {snapshot.port.state.name}"
+            )
+            return replace(no_sync, sync_forgotten=last is not None)
         if last is not None and last.snapshot.status.ingress_time_ns == snapshot.status.ingress_time_ns:
             return self._no_newer(snapshot, last)
         if not _is_of_one_sync(snapshot):

@@ -173,6 +173,15 @@ KEEPING_HARDWARE = [
         seconds=200,
         step_threshold_ns=20_000,
     ),
+    HardwareScenario(
+        "hw: ptp4l steps for a queue, read apart",
+        card=APART_READABLE,
+        path=PathSpec(10_000, 1_000, queue_share=0.05, queue_ns=26_000),
+        sync_interval_s=0.5,
+        seconds=200,
+        step_threshold_ns=20_000,
+        given_share=0.0,
+    ),
     HardwareScenario("hw: old ptp4l without counters", counters_served=False, path=REROUTES),
     HardwareScenario("hw: grandmaster in holdover", grandmaster=GrandmasterSpec(loses_reference_s=200, drift_ppb=0.8)),
 ]

@@ -593,6 +593,9 @@ class Ensemble:
         if reading.change is not None:
             reason = Reason.of_code(reading.change, Reason.PARENT_CHANGED)
             return self._invalidate_source(reading.source, reason, reading.boottime_ns)
+        if reading.sync_forgotten and self._rests_on_a_link(reading.source):
+            # A reading of the PHC after its step carries no sample of before over to the system clock.
+            return self._invalidate_source(reading.source, Reason.CLOCK_STEPPED, reading.boottime_ns)
         if reading.delay_unmeasured or reading.port_state not in (None, PortState.SLAVE, PortState.UNCALIBRATED):
             # ptp4l empties its delay filter when the port stops following; the bound continues to age.
             self._memories[reading.source].clear()
@@ -604,6 +607,11 @@ class Ensemble:
             return EnsembleUpdate(None)
         coasting = memory.coast(reading.boottime_ns, frequency_ppb, unseen_ns)
         return EnsembleUpdate(self._coasted(reading.source, coasting, reading.boottime_ns))
+
+    def _rests_on_a_link(self, source: str) -> bool:
+        """Whether the source's sample was measured on a PHC that another source reads."""
+        sample = self._samples.get(source)
+        return sample is not None and sample.clock in self._phc_links and not self._parents[source].of_system_clock
 
     def _invalidate_all(self, reason: Reason) -> EnsembleUpdate:
         for memory in self._phc_memories.values():

@@ -224,6 +224,19 @@ def test_after_a_step_both_clocks_must_be_read_again() -> None:
     assert later is not None and later.gm_hard.reason is Reason.PHC_NOT_MEASURED
 
 
+def test_a_phc_that_ptp4l_stepped_carries_no_sample_of_before_over_to_the_system_clock() -> None:
+    """ptp4l forgets its last Sync then. The step may be smaller than what a servo could have done since the last reading."""
+    lab, ensemble = Lab(), with_card()
+    for _ in range(65):
+        ensemble.accept(lab_sample(lab, clock="phc:0"))
+    ensemble.accept(phc(lab))
+    forgotten = ensemble.accept(no_sync(lab, sync_forgotten=True)).bound
+    read_after = ensemble.accept(phc(lab, offset_ns=-37 * NS_PER_S - 25_000)).bound
+
+    assert forgotten is not None and forgotten.gm_hard == unbounded(Reason.CLOCK_STEPPED)
+    assert read_after is None
+
+
 def ntp(lab: Lab, offset_ns: int = 0, error_ns: int = 1_000_000, **changes: Any) -> UtcSample:
     sample = UtcSample(
         "ntp", lab.boottime_ns, HEALTHY.real_minus_boot_ns, offset_ns, error_ns, 1_000, "10.0.0.1", 2, "none", 1, 1

@@ -289,7 +289,7 @@ async def test_after_silence_the_first_sync_primes_again(server: ScriptedPtp4l) 
     """A Sync after ingress_time 0 is taken from the second on."""
     driver = await primed(server, FakeClocks())
     before, server.script.ingress_ns = server.script.ingress_ns, 0
-    await nothing(driver)
+    forgotten, still = await nothing(driver), await nothing(driver)
     server.script.ingress_ns = before
     server.script.sync(1)
     first = await driver.poll()
@@ -298,6 +298,7 @@ async def test_after_silence_the_first_sync_primes_again(server: ScriptedPtp4l) 
     await driver.close()
 
     assert (first, second.offset_ns) == ([], 2)
+    assert (forgotten.sync_forgotten, still.sync_forgotten) == (True, False)
 
 
 @pytest.mark.parametrize("state", [PortState.LISTENING, PortState.MASTER, PortState.PASSIVE, PortState.FAULTY])
