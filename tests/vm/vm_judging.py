@@ -19,11 +19,15 @@ GOOD_SHARE = 0.95
 
 
 class Disturbance(NamedTuple):
-    """Something that no node can know before the next Sync happened between two moments (host ticks)."""
+    """
+    Something that no node can know before the next Sync happened between two moments (host ticks). `log` names the machine and
+    the clock whose log shows it: ("grandmaster", "phc") or ("node", "realtime").
+    """
 
     what: str
     earliest: float
     latest: float
+    log: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,11 +29,9 @@ FOREVER = 1 << 63
 #: The processors' counters differ by some 100 ns, so two measurements of one constant may miss each other by that.
 ALLOWED_GAP_TICKS = 2_000
 
-#: A smaller jump of the grandmaster's clock is not told from the error of reading it.
-SMALLEST_STEP_NS = 8_000
-
-#: A slew moves the node's clock by more than this from one row of its log to the next, and a servo by less.
-SMALLEST_SLEW_NS = 300_000
+#: From one row of the log to the next: a smaller step of the grandmaster's PHC is not told from the error of reading it, and a servo
+#: moves the node's system clock by less, while a slew at the tick's limit moves it by 2 ms.
+SMALLEST_JUMP_NS = {"phc": 8_000, "realtime": 300_000}
 
 PTP4L = f"""[global]
 network_transport L2
@@ -176,11 +174,11 @@ class Measurement:
         self.grandmaster_pieces = [Piece(0, FOREVER, pair.lab.counter_offset(pair.grandmaster))]
 
     @contextmanager
-    def disturbing(self, what: str) -> Iterator[None]:
-        """Something that the node cannot know before the next Sync happens within this block."""
+    def disturbing(self, what: str, log: tuple[str, str] | None = None) -> Iterator[None]:
+        """Something that the node cannot know before the next Sync happens within this block. `log`: as in Disturbance."""
         earliest = self.pair.lab.host_counter()
         yield
-        self.disturbances.append(Disturbance(what, earliest, self.pair.lab.host_counter()))
+        self.disturbances.append(Disturbance(what, earliest, self.pair.lab.host_counter(), log))
 
     @contextmanager
     def pausing(self, what: str) -> Iterator[Pause]:
@@ -266,18 +264,16 @@ def evaluate(
     grandmaster = MachineLog(logs["grandmaster.log"].splitlines(), grandmaster_pieces)
     node = MachineLog(logs["node.log"].splitlines(), node_pieces)
     moments = judge(parse_claims(logs["claims"].splitlines()), grandmaster, node)
-    exact = [narrowed(each, grandmaster, node) for each in disturbances]
+    exact = [narrowed(each, {"grandmaster": grandmaster, "node": node}) for each in disturbances]
     return Run(moments, exact, node.ticks_per_ns, logs)
 
 
-def narrowed(disturbance: Disturbance, grandmaster: MachineLog, node: MachineLog) -> Disturbance:
-    """
-    A step of the grandmaster, or the beginning of a slew of the node's clock, lies between two rows of a log; what is neither
-    stays as it is.
-    """
+def narrowed(disturbance: Disturbance, logs: Mapping[str, MachineLog]) -> Disturbance:
+    """Between the two rows of the log that show it; what no log shows stays as it is."""
+    if disturbance.log is None:
+        return disturbance
+    machine, clock = disturbance.log
+    series = logs[machine].series
     within = Range(disturbance.earliest, disturbance.latest)
-    for log, clock, least_ns in ((grandmaster, "phc", SMALLEST_STEP_NS), (node, "realtime", SMALLEST_SLEW_NS)):
-        found = log.series[clock].first_jump(within, log.series["raw"], least_ns)
-        if found is not None:
-            return disturbance._replace(earliest=found.low, latest=found.high)
-    return disturbance
+    found = series[clock].first_jump(within, series["raw"], SMALLEST_JUMP_NS[clock])
+    return disturbance if found is None else disturbance._replace(earliest=found.low, latest=found.high)

@@ -17,6 +17,8 @@ RECOVER_S = 25
 
 USUAL = Setup()
 
+GRANDMASTER_PHC, NODE_CLOCK = ("grandmaster", "phc"), ("node", "realtime")
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -37,7 +39,7 @@ def quiet(measurement: Measurement) -> None:
 def grandmaster_step(seconds: float) -> Act:
     def act(measurement: Measurement) -> None:
         time.sleep(8)
-        with measurement.disturbing(f"grandmaster's step of {seconds} s"):
+        with measurement.disturbing(f"grandmaster's step of {seconds} s", GRANDMASTER_PHC):
             measurement.pair.grandmaster.run(f"phc_ctl -q /dev/ptp0 -- adj {seconds}")
 
     return act
@@ -119,7 +121,7 @@ def slewed_by_hand(measurement: Measurement) -> None:
     """At the limit of adjtimex's tick, in both directions."""
     for tick_us in (11_000, 9_000):
         time.sleep(6)
-        with measurement.disturbing(f"tick of {tick_us} us"):
+        with measurement.disturbing(f"tick of {tick_us} us", NODE_CLOCK):
             unit(measurement.pair.node, f"slew{tick_us}", f"python3 /usr/local/lib/timesyncd-vm/slew.py {tick_us} 1.5")
             measurement.pair.node.wait_for("[ -e /run/vm/slewing ]", 10)
 
