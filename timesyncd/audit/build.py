@@ -139,6 +139,7 @@ def _hang(now: Measured, found: Hang) -> HangReport:
 
 def _rare(now: Measured, found: RareWaits) -> RareReport:
     return RareReport(
+        sentence=found.text,
         steps=list(found.steps[:_MAX_RARE_STEPS]),
         count=len(found.steps),
         compared_steps=found.compared_steps,

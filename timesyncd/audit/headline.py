@@ -57,18 +57,10 @@ def _trains_apart(report: AuditReport) -> bool:
 
 
 def rare_text(rare: RareReport) -> str:
-    """The steps that hold most of the waiting, such as "4 of 99 steps hold 96 % of the waiting, for rank 0, 2 s each"."""
-    one = rare.count == 1
-    found = f"{rare.count:,} of {rare.compared_steps:,} steps {'holds' if one else 'hold'} {percent(rare.share, 0)} of the waiting"
-    if rare.rank is None:
-        found += f" ({short_duration(rare.wait_ns)}{'' if one else ' each'}; too few to tell a cause from chance, so no rank is named)"
-    else:
-        named = f"for rank {rare.rank}" + (f" in {rare.rank_steps} of them" if rare.rank_steps < rare.count else "")
-        found += f", {named}, {short_duration(rare.wait_ns)} each"
-        found += f", every {rare.every} steps" if rare.every else ""
-    if rare.overhead_elsewhere is not None:
-        found += f"; the other steps have an overhead of {percent(rare.overhead_elsewhere)}"
-    return found
+    """The steps that hold most of the waiting, and what synchronization costs without them."""
+    if rare.overhead_elsewhere is None:
+        return rare.sentence
+    return f"{rare.sentence}; the other steps have an overhead of {percent(rare.overhead_elsewhere)}"
 
 
 def span_text(span: LateSpanReport) -> str:

@@ -89,6 +89,7 @@ class RareReport(Message):
     many steps apart; null: irregular. `overhead_elsewhere`: the overhead of all other steps.
     """
 
+    sentence: str
     steps: list[Int64]
     count: Int64
     compared_steps: Int64

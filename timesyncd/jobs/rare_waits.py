@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from timesyncd.jobs.arrivals import Sync, step_ns
 from timesyncd.jobs.exposed import waited_ns
 from timesyncd.jobs.lateness import FALSE_ALARM
-from timesyncd.units import median, percentile
+from timesyncd.units import duration_text, median, percentile
 
 #: A rare cause: at most one step in so many holds at least this share of the waiting.
 RARE_PART = 10
@@ -60,6 +60,21 @@ class RareWaits:
     rank: int | None
     rank_steps: int
     every: int | None
+
+    @property
+    def text(self) -> str:
+        """For people, such as "4 of 99 steps hold 96 % of the waiting, for rank 0, 2.00 s each, every 20 steps"."""
+        one, each = len(self.steps) == 1, duration_text(self.wait_ns)
+        found = f"{len(self.steps):,} of {self.compared_steps:,} steps {'holds' if one else 'hold'} {self.share:.0%} of the waiting"
+        found = found.replace("%", " %")
+        if self.rank is None:
+            why = "too few to tell a cause from chance, so no rank is named"
+            return f"{found} ({each}{'' if one else ' each'}; {why})"
+        named = f"for rank {self.rank}"
+        if self.rank_steps < len(self.steps):
+            named += f" in {self.rank_steps} of them"
+        period = f", every {self.every} steps" if self.every else ""
+        return f"{found}, {named}, {each} each{period}"
 
 
 def step_waits(syncs: Sequence[Sync]) -> list[StepWait]:

@@ -18,6 +18,7 @@ from timesyncd.jobs.exposed import RankCost, StepCost, ratio
 from timesyncd.jobs.joining import JobRun, newest_of
 from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.ranks import Flows
+from timesyncd.jobs.rare_waits import RareWaits, rare_waits
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.jobs.stragglers import Attribution, Straggler, attribute
 from timesyncd.jobs.window import MAX_STEP_MARKS, StepRecord
@@ -61,6 +62,7 @@ class JobAnalysis:
     attribution: Attribution
     window: Window
     newest: Sync | None
+    rare: RareWaits | None
     costs: Costs
     barrier_waits_ns: Sequence[int]
     barriers: Sequence[Sync]
@@ -76,6 +78,7 @@ def analyse(job: JobRun, nodes: Mapping[int, str]) -> JobAnalysis:
     return JobAnalysis(
         attribution=attribution,
         window=summarize(attribution.syncs),
+        rare=rare_waits(attribution.syncs),
         newest=newest_of(list(attribution.syncs), job.world_size),
         costs=_costs(costs, job.steps.epoch_overhead(costs)),
         barrier_waits_ns=[wait_ns for sync in attribution.syncs for wait_ns in _barrier_waits_ns(sync)],
@@ -270,6 +273,7 @@ def _verdict(job: JobRun, analysis: JobAnalysis) -> CodedReason[VerdictCode]:
     comparison = newest.comparison
     if comparison is None:
         return _not_compared(newest, job)
+    by += f"; {analysis.rare.text}" if analysis.rare is not None else ""
     if comparison.last_rank is None:
         skew, error = duration_text(comparison.skew_ns), duration_text(comparison.error_ns)
         text = f"inconclusive: the skew of {skew} is within the clocks' error of {error}{by}"

@@ -212,7 +212,7 @@ def test_a_rare_cause_is_the_headline(tmp_path: Path) -> None:
     assert found.rare is not None
     assert (found.rare.count, found.rare.rank, found.rare.every) == (5, 0, 20)
     assert (
-        "5 of 99 steps hold 100 % of the waiting, for rank 0, 2 s each, every 20 steps; the other steps"
+        "5 of 99 steps hold 100 % of the waiting, for rank 0, 2.00 s each, every 20 steps; the other steps"
         in found.headline
     )
     assert found.rare.overhead_elsewhere == pytest.approx(1.1 / 11.3, rel=0.05)

@@ -51,6 +51,19 @@ def test_a_job_gets_its_signals() -> None:
     assert state.verdict_code is VerdictCode.STRAGGLER
 
 
+def test_a_rare_cause_is_in_the_verdict() -> None:
+    """Rank 0 pauses 80 ms in every 20th of 99 steps: no rank is late persistently, and these steps hold all waiting."""
+    hub = fed_hub(slow_ns=0, steps=0)
+    for n in range(99):
+        late_ns = 80 * MS if n % 20 == 19 else 0
+        for rank in (0, 1):
+            hub.accept_marks(batch(rank, mark(n, late_ns * (rank == 0), 10 * MS + late_ns), sequence=n), NOW)
+    (state,) = hub.advance(NOW, 0).jobs
+
+    assert (state.straggler_rank, state.verdict_code) == (None, VerdictCode.SKEW_WITHIN_CLOCK_ERROR)
+    assert state.verdict.endswith("; 4 of 99 steps hold 100 % of the waiting, for rank 0, 80.0 ms each, every 20 steps")
+
+
 def test_the_barrier_after_a_collective_does_not_hide_the_late_rank() -> None:
     """The step's widest sync speaks for the newest step too: a barrier behind an all-reduce finds the ranks level."""
     hub = fed_hub(slow_ns=6 * MS, steps=1)
