@@ -29,6 +29,17 @@ def add_config_argument(parser: ArgumentParser) -> None:
     )
 
 
+def is_missing(path: Path) -> bool:
+    """Whether nothing is there. Of a path in a folder that may not be entered that is unknown: its reader reports the reason."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def load_config(args: Namespace) -> Config:
     """The configuration with the drivers' options. Raises ConfigError."""
     from timesyncd import config

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument, audit_extra_is_missing, page_url
+from timesyncd.cli._common import add_config_argument, audit_extra_is_missing, is_missing, page_url
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.errors import Refused, TraceError
 
@@ -94,6 +94,6 @@ def _recordings(args: Namespace) -> tuple[Recording, Recording | None]:
 
 def _url(args: Namespace) -> str:
     """The daemon of --url, else this machine's by the configuration, else its default address. Raises ConfigError."""
-    if args.url is None and not args.config.exists():
+    if args.url is None and is_missing(args.config):
         return DEFAULT_URL
     return str(args.url or page_url(args))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timesyncd.cli._common import add_config_argument, page_url
+from timesyncd.cli._common import add_config_argument, is_missing, page_url
 from timesyncd.client.api import get_json
 from timesyncd.client.clock import find_runtime_dir
 from timesyncd.client.preflight_check import DEFAULT_URL
@@ -234,6 +234,6 @@ def _planned_in(reader: JobReader) -> PlannedPolicy | None:
 def _local_url(args: Namespace) -> str:
     """The URL of this machine's daemon by the configuration, else its default one."""
     try:
-        return page_url(args) if args.config.exists() else DEFAULT_URL
+        return DEFAULT_URL if is_missing(args.config) else page_url(args)
     except ConfigError:
         return DEFAULT_URL

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
-from timesyncd.cli._common import add_config_argument, load_config, page_url
+from timesyncd.cli._common import add_config_argument, is_missing, load_config, page_url
 from timesyncd.client.preflight_check import DEFAULT_URL, PreflightNode, PreflightResult, preflight
 from timesyncd.errors import ConfigError
 from timesyncd.units import duration_text, limit_text, span_ns
@@ -110,7 +110,7 @@ def _plain(text: str) -> str:
 
 def _local_url(args: Namespace) -> str:
     """The URL of this machine's daemon; its default one without a configuration. Raises ConfigError."""
-    if not args.config.exists():
+    if is_missing(args.config):
         return DEFAULT_URL
     try:
         load_config(args)

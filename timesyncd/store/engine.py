@@ -180,13 +180,17 @@ def _sqlite_writer(path: Path, *, durable: bool) -> Engine:
 
 def _sqlite_reader(path: Path) -> Engine:
     """
-    Raises StoreError if the file does not exist.
+    Raises StoreError if the file does not exist, or is in a folder that may not be entered.
 
     SQLite must create the log of a file at rest (its daemon stopped cleanly), which needs write access to the folder.
     No process writes to such a file, so it is opened as immutable, without a log.
     """
-    if not path.exists():
-        raise StoreError(f"{path}: no such store; `timesyncd run` creates it")
+    try:
+        path.stat()
+    except PermissionError as error:
+        raise StoreError(f"{path}: permission denied; read it as root, or as a user in the daemon's group") from error
+    except OSError as error:
+        raise StoreError(f"{path}: no such store; `timesyncd run` creates it") from error
     at_rest = not path.with_name(path.name + "-wal").exists()
     uri = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if at_rest else ''}"
     return create_engine(

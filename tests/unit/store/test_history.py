@@ -84,6 +84,21 @@ def offsets(path: Path, since_ns: int = START_NS, until_ns: int = END_NS, limit:
     ]
 
 
+def test_a_store_in_a_closed_folder_is_one_error(path: Path) -> None:
+    """Another user than root and the daemon's group gets one line, and not "no such store"."""
+    is_root = os.geteuid() == 0
+    path.parent.chmod(0o700 if is_root else 0o000)
+    if is_root:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(StoreError, match=r"permission denied; read it as root"):
+            history.sources(StoreLocation(path=path))
+    finally:
+        if is_root:
+            os.seteuid(0)
+        path.parent.chmod(0o755)
+
+
 def test_a_span_begins_inside_and_ends_outside(path: Path) -> None:
     """Two spans that meet hold each sample once."""
     middle_ns = START_NS + 3 * NS_PER_S // 8

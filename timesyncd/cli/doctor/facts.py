@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 from cryptography import x509
 from pydantic import ValidationError
 
-from timesyncd.cli._common import load_config, page_trust, page_url
+from timesyncd.cli._common import is_missing, load_config, page_trust, page_url
 from timesyncd.cli._segment_node import segment_node
 from timesyncd.cli.check_config import driver_warnings, readable_secrets, unusable_files, web_warnings
 from timesyncd.client.api import get, get_json
@@ -213,7 +213,7 @@ def store_facts(config: Config | None, runs: bool) -> StoreFacts | NotChecked:
         return NotChecked("the configuration is invalid")
     if config.store is None:
         return NotChecked("no [store] section: the daemon stores no history")
-    if config.store.url is None and not runs and not config.store.path.exists():
+    if config.store.url is None and not runs and is_missing(config.store.path):
         return NotChecked(f"{config.store.path}: the daemon creates it, and no daemon runs")
     free_bytes = None if config.store.url else _free_bytes(config.store.path)
     try:
@@ -234,7 +234,7 @@ def _newest(place: StoreLocation, source: str) -> int | None:
 
 def _free_bytes(path: Path) -> int | None:
     """Bytes that a process without root may still write on the file's disk."""
-    folder = next((folder for folder in path.absolute().parents if folder.exists()), Path("/"))
+    folder = next((folder for folder in path.absolute().parents if not is_missing(folder)), Path("/"))
     try:
         return shutil.disk_usage(folder).free
     except OSError:
