@@ -132,7 +132,7 @@ def inspected_ranks(calls: Sequence[InspectedCall], name: str) -> list[RankTrace
     rank_of: dict[tuple[str, int], int] = {}
     for process, own in by_process.items():
         ranks = {call.rank for call in own if call.communicator in world}
-        if len(ranks) != 1:
+        if len(ranks) != 1 or ranks & set(rank_of.values()):
             raise TraceError(
                 f"{name}: no communicator holds all processes, so the rank of process {process[1]} on {process[0]} in the job is not recorded"
             )

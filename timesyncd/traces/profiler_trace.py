@@ -217,7 +217,7 @@ def _group(args: Mapping[str, Any], groups: Mapping[str, _Group], size: int | No
     count = _whole(args.get("Group size"))
     if ranks is None and (start := _whole(args.get("Global rank start"))) is not None and count:
         ranks = tuple(start + each * (_whole(args.get("Global rank stride")) or 1) for each in range(count))
-    if ranks is None and size is not None and count in (size, None) and len(groups) <= 1:
+    if ranks is None and size is not None and count in (size, None) and len(groups) == 1:
         ranks = tuple(range(size))
     if ranks is None:
         raise _Unknown(f"the ranks of process group {name!r} are not recorded")
