@@ -24,6 +24,7 @@ class Unjoinable(StrEnum):
     RANKS_ABSENT = "ranks_absent"
     NO_COMMUNICATION = "no_communication"
     NOT_MATCHED = "not_matched"
+    NO_WHOLE_STEP = "no_whole_step"
 
 
 class JoinError(ValueError):
@@ -85,6 +86,11 @@ def join(traces: Sequence[RankTrace]) -> Joined:
     offsets = clock_offsets(pairs, max(trace.reading_ns for trace in traces))
     eager = left_early(_messages(pairs), offsets)
     roles = roles_of(by_rank)
+    if roles.steps == 1 and sum(map(len, met)) < sum(len(trace.communications) for trace in by_rank.values()):
+        raise JoinError(
+            Unjoinable.NO_WHOLE_STEP,
+            "the traces begin or end at different moments, and nothing repeats in them, so they show no step of all ranks",
+        )
     return Joined(_Graph(by_rank, met, roles, eager).build(), offsets, frozenset(eager), roles.notes)
 
 
@@ -254,12 +260,12 @@ class _Graph:
         last_of: dict[str, int] = {}
         ended = sorted(range(len(calls)), key=lambda index: calls[index].end_ns)
         ends = [calls[index].end_ns for index in ended]
-        period, issued = self.roles.period(rank), 0
+        issued = 0
         for cut_ns, order, index in cuts:
             local_ns = (cut_ns - at_ns) - _overlap(waits, at_ns, cut_ns)
             if local_ns > 0:
                 after = tuple(each for each in (own, *pending) if each is not None)
-                step, place = divmod(issued, period)
+                step, place = self.roles.at(rank, issued)
                 begin_ns = cut_ns - local_ns if not after else at_ns
                 self.operations.append(
                     Operation(rank, COMPUTE, None, begin_ns, begin_ns + local_ns, after, 0, local_ns, step, place)
@@ -272,7 +278,7 @@ class _Graph:
                 pending += [self._index_of[rank, each] for each in among if (rank, each) in self._index_of]
             elif order == 1:
                 pending += self._just_ended(rank, ended, ends, at_ns, cut_ns, pending, _slack_ns(trace))
-                self._add_call(rank, index, calls[index], own, pending, last_of, divmod(issued, period))
+                self._add_call(rank, index, calls[index], own, pending, last_of, self.roles.at(rank, issued))
                 issued += 1
             at_ns = cut_ns
 

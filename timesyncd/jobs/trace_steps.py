@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 
 from timesyncd.jobs.step_graph import PlaceLabel
 from timesyncd.traces.operations import RECV, SEND, Communication, RankTrace
@@ -35,63 +34,109 @@ class _Message:
 @dataclass(frozen=True, slots=True)
 class Roles:
     """
-    `steps` recorded; `periods`: by rank its communications in a step. `stages`, `replicas`: by rank its pipeline stage,
+    `steps` recorded; `periods`: by rank its communications in a step; `heads`: before the first whole step. `stages`, `replicas`: by rank its pipeline stage,
     and the lowest of the ranks that work on the same data. `labels`: by (rank, step, place).
     """
 
     steps: int
     periods: dict[int, int]
+    heads: dict[int, int]
     stages: dict[int, int]
     replicas: dict[int, int]
     labels: dict[tuple[int, int, int], PlaceLabel]
     notes: tuple[str, ...] = ()
 
-    def period(self, rank: int) -> int:
-        return self.periods[rank]
+    def at(self, rank: int, issued: int) -> tuple[int, int]:
+        """The step and the place after so many communications of the rank; before the first whole step it is -1."""
+        return divmod(issued - self.heads[rank], self.periods[rank])
 
 
 def roles_of(by_rank: Mapping[int, RankTrace]) -> Roles:
     """The form of the job of these traces."""
-    steps, notes = _steps(by_rank)
-    periods = {rank: max(1, -(-len(trace.communications) // steps)) for rank, trace in by_rank.items()}
-    stages = _stages(by_rank)
+    steps, periods, notes = _steps(by_rank)
+    heads = {rank: len(trace.communications) - steps * periods[rank] for rank, trace in by_rank.items()}
+    whole = {
+        rank: replace(trace, communications=trace.communications[heads[rank] :]) for rank, trace in by_rank.items()
+    }
+    stages = _stages(whole)
     return Roles(
         steps=steps,
         periods=periods,
+        heads=heads,
         stages=stages,
-        replicas=_replicas(by_rank, stages, periods),
-        labels=dict(_labels(by_rank, stages, periods)),
+        replicas=_replicas(whole, stages, periods),
+        labels=dict(_labels(whole, stages, periods)),
         notes=notes,
     )
 
 
-def _steps(by_rank: Mapping[int, RankTrace]) -> tuple[int, tuple[str, ...]]:
-    """The number of steps by which every rank's communications repeat; the annotated number if they do."""
+_UNNAMED = "The steps are not annotated in all traces: a step is what repeats in the communications."
+
+
+def _steps(by_rank: Mapping[int, RankTrace]) -> tuple[int, dict[int, int], tuple[str, ...]]:
+    """
+    Into how many steps every rank's communications can be divided, from the last one back, and how many a rank has in a
+    step. Traces may begin at different moments in a step, which is then no whole one.
+    """
+    calls = {rank: trace.communications for rank, trace in by_rank.items()}
     annotated = Counter(trace.steps for trace in by_rank.values() if trace.steps)
-    repeats = [set(_repeats(trace.communications, True)) for trace in by_rank.values() if trace.communications]
-    common = reduce(set.__and__, repeats) if repeats else {1}
-    loose = reduce(set.__and__, [set(_repeats(trace.communications, False)) for trace in by_rank.values()])
     for steps, _ in annotated.most_common():
-        if steps is not None and steps in loose:
-            return steps, ()
-    best = max(common | ({1} if max(common) > 1 else loose))
-    if best == 1:
-        return 1, ("The communications do not repeat, so all that is recorded counts as one step.",)
-    return best, ("The steps are not annotated in all traces: a step is what repeats in the communications.",)
+        if steps is not None and all(len(each) % steps == 0 for each in calls.values()):
+            periods = {rank: len(each) // steps for rank, each in calls.items()}
+            if all(_repeats(each, periods[rank], steps, False) for rank, each in calls.items()):
+                return steps, {rank: max(1, period) for rank, period in periods.items()}, ()
+    for with_bytes in (True, False):
+        if (found := _divided(calls, with_bytes)) is not None:
+            return *found, (_UNNAMED,)
+    ones = {rank: max(1, len(each)) for rank, each in calls.items()}
+    return 1, ones, ("The communications do not repeat, so all that is recorded counts as one step.",)
 
 
-def _repeats(calls: Sequence[Communication], with_bytes: bool) -> Iterator[int]:
+def _divided(calls: Mapping[int, Sequence[Communication]], with_bytes: bool) -> tuple[int, dict[int, int]] | None:
+    """The largest number of steps, at least two, and each rank's communications in one."""
+    shortest = min(map(len, calls.values()))
+    for steps in range(shortest, 1, -1):
+        periods = {}
+        for rank, own in calls.items():
+            # Of a trace that begins earlier than others one step more may fit.
+            sizes = range(len(own) // steps, len(own) // (steps + 2), -1)
+            period = next((size for size in sizes if _repeats(own, size, steps, with_bytes)), None)
+            if period is None:
+                break
+            periods[rank] = period
+        else:
+            if _agree(calls, periods):
+                return steps, periods
+    return None
+
+
+def _agree(calls: Mapping[int, Sequence[Communication]], periods: Mapping[int, int]) -> bool:
+    """Whether all ranks of a group, or both ends of a message, call it equally often in a step."""
+    found: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)
+    for rank, own in calls.items():
+        last = Counter((call.group, call.ranks) for call in own[len(own) - periods[rank] :])
+        for key, count in last.items():
+            found[key].add(count)
+    return all(len(counts) == 1 for counts in found.values())
+
+
+def _repeats(calls: Sequence[Communication], size: int, parts: int, with_bytes: bool) -> bool:
     """
-    Into how many parts with the same communications they can be divided. The order may differ: what is issued at one
-    moment on two streams changes places.
+    Whether the last `parts` times `size` communications are the same ones in each part, and what is before them is a
+    piece of one, or one more and a piece. The order may differ: what is issued at one moment on two streams changes
+    places.
     """
-    keys = [(call.kind, call.group, call.ranks, call.bytes if with_bytes else None) for call in calls]
-    for parts in range(1, len(keys) + 1):
-        if len(keys) % parts == 0:
-            size = len(keys) // parts
-            first = Counter(keys[:size])
-            if all(Counter(keys[at : at + size]) == first for at in range(size, len(keys), size)):
-                yield parts
+    if size == 0:
+        return not calls
+
+    def part(begin: int, end: int) -> Counter[tuple[object, ...]]:
+        return Counter(
+            (call.kind, call.group, call.ranks, call.bytes if with_bytes else None) for call in calls[begin:end]
+        )
+
+    last = part(len(calls) - size, len(calls))
+    starts = range(len(calls) - 2 * size, -1, -size)
+    return all(part(start, start + size) == last for start in starts) and part(0, len(calls) % size) <= last
 
 
 def _messages(trace: RankTrace) -> list[Communication]:

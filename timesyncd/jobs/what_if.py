@@ -42,6 +42,12 @@ _LEAST_NS = 1_000.0
 
 _ROUNDS = 12
 
+#: A spread of n degrees of freedom is taken larger by this over n.
+_FEW = 3.0
+
+#: A spread between places of one step is taken larger by this: what is typical there is fitted from the same samples.
+_BY_PLACE = 2.0
+
 
 class CauseKind(StrEnum):
     """What makes a step longer."""
@@ -306,17 +312,25 @@ class _Analysis:
         return found
 
     def _error(self, rank: int) -> float:
-        """The standard error of a rank's factor, from how much the ranks of its class vary from step to step."""
-        like = self.model.like(rank)
+        """The standard error of a rank's factor."""
+        return self._spread(rank) * math.sqrt(1 + 1 / max(1, len(self.model.like(rank)) - 1))
+
+    def _spread(self, rank: int) -> float:
+        """
+        The standard error of what a rank computes, as a share, from how much the ranks of its class vary from step to
+        step. Of few samples the spread is known badly, so it is taken larger.
+        """
         spreads, counts = [], []
-        for each in like:
+        for each in self.model.like(rank):
             samples = self._samples(each)
             if len(samples) > 1:
                 spreads.append(pstdev(samples) * math.sqrt(len(samples) / (len(samples) - 1)) / fmean(samples))
                 counts.append(len(samples))
         if not spreads:
             return math.inf
-        return median(spreads) / math.sqrt(median(counts)) * math.sqrt(1 + 1 / max(1, len(like) - 1))
+        freedom = sum(counts) - len(counts)
+        by_place = 1.0 if self.graph.steps >= 3 else _BY_PLACE
+        return median(spreads) / math.sqrt(median(counts)) * (1 + _FEW / freedom) * by_place
 
     def _samples(self, rank: int) -> list[float]:
         """The rank's factor by step, or where there are fewer than three steps, by place."""
@@ -354,14 +368,14 @@ class _Analysis:
             return []
         for stage, ns in work.items():
             usual = median(other for each, other in work.items() if each != stage)
-            if usual > 0 and ns / usual - 1 >= MIN_STAGE_EXCESS:
+            if usual > 0 and ns / usual - 1 >= max(MIN_STAGE_EXCESS, MIN_SIGNIFICANCE * self._stage_error(stage)):
                 ranks = tuple(rank for rank in self.graph.ranks if self.graph.stages[rank] == stage)
                 factors = {
                     index: usual / ns
                     for index, operation in enumerate(self.graph.operations)
                     if operation.kind == COMPUTE and self.graph.stages[operation.rank] == stage
                 }
-                alone = len(ranks) == 1
+                alone = all(len(self.model.like(rank)) == 1 for rank in ranks)
                 found.append(
                     _Candidate(
                         CauseKind.STAGE,
@@ -373,6 +387,11 @@ class _Analysis:
                     )
                 )
         return found
+
+    def _stage_error(self, stage: int) -> float:
+        """The standard error of a stage's work over that of another one, as a share."""
+        ranks = [rank for rank in self.graph.ranks if self.graph.stages[rank] == stage]
+        return max(self._spread(rank) for rank in ranks) * math.sqrt(2 / len(ranks))
 
     def _stage_work(self) -> dict[int, float]:
         """What a step takes on a healthy rank of each stage."""
@@ -564,24 +583,22 @@ def fitted(graph: StepGraph) -> _Model:
 
 def _work(graph: StepGraph) -> dict[int, dict[_Place, float]]:
     """
-    What each rank computes at each place. Omitted: before the first communication of a trace, which may begin at any
-    moment, and after its last step.
+    What each rank computes at each place. Omitted: outside whole steps, and where there are several steps before the
+    first communication, since a trace may begin at any moment.
     """
     found: dict[int, dict[_Place, float]] = {rank: defaultdict(float) for rank in graph.ranks}
-    places = {(operation.step, operation.place) for operation in graph.operations if operation.kind == COMPUTE}
-    keep_first = graph.steps == 1 and not any(place > 0 for _, place in places)
     for operation in graph.operations:
         at = operation.step, operation.place
-        if operation.kind == COMPUTE and operation.step < graph.steps and (keep_first or at != (0, 0)):
+        if operation.kind == COMPUTE and 0 <= operation.step < graph.steps and (graph.steps == 1 or at != (0, 0)):
             found[operation.rank][at] += operation.duration_ns
     return found
 
 
 def _classes(graph: StepGraph) -> dict[int, tuple[int, ...]]:
-    """By rank what it does: ranks of one stage with as many operations do the same work."""
+    """By rank what it does: ranks of one stage with as many operations in a step do the same work."""
     counts: dict[int, int] = defaultdict(int)
     for operation in graph.operations:
-        counts[operation.rank] += operation.kind != COMPUTE
+        counts[operation.rank] += operation.kind != COMPUTE and operation.step == graph.steps - 1
     return {rank: (graph.stages[rank], counts[rank]) for rank in graph.ranks}
 
 
