@@ -145,8 +145,8 @@ def _more_files(pair: Pair) -> dict[str, str]:
 def table(results: Sequence[dict[str, Any]]) -> list[str]:
     """One row a scenario: of all claims, those of now against the grandmaster and UTC, and those of past readings."""
     rows = [
-        "| scenario | moments judged | outside | open | unknown | excluded, of these outside | bound, median | truth known to |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| scenario | moments judged | outside | open | unknown | excluded, of these outside | bound, median | nearest | truth known to |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for result in results:
         kinds = result["tallies"]
@@ -158,7 +158,8 @@ def table(results: Sequence[dict[str, Any]]) -> list[str]:
         bound, error = (
             f"{(kinds[0][name] or 0) / 1e3:.1f} us" for name in ("median_bound_ns", "median_truth_error_ns")
         )
-        cells = (total("judged"), total("missed"), total("open"), total("unknown"), excluded, bound, error)
+        nearest = f"{max(each['worst_ratio'] or 0 for each in kinds):.2f}"
+        cells = (total("judged"), total("missed"), total("open"), total("unknown"), excluded, bound, nearest, error)
         rows.append(f"| {result['scenario']} | {' | '.join(map(str, cells))} |")
     return rows
 
