@@ -173,6 +173,7 @@ class Job:
         self._epoch = Epoch(boot_id(), time_namespace())
         identity = job_id(os.getuid(), self.name, self.attempt)
         self._reader = JobReader(segment_path(folder, identity), self._epoch)
+        self._stamp_error_ns = 0
         marks = record_dir(record)
         self.meter = Meter(folder / SOCKET_NAME, self._header, Recorder(marks, self.rank, identity) if marks else None)
         atexit.register(self.close)
@@ -209,12 +210,20 @@ class Job:
         atexit.unregister(self.close)
         self.meter.close()
 
+    def add_stamp_error(self, error_ns: int) -> None:
+        """
+        The marks from here on may be off by so much more than this rank's clock, because a device stamped them: the bounds in the next
+        datagram are wider by it.
+        """
+        self._stamp_error_ns = max(self._stamp_error_ns, error_ns)
+
     def _read(self) -> tuple[Signals, Plan] | None:
         found = self._reader.read()
         return found if found is not None and self.joined_ns in found[0].joined_ns else None
 
     def _header(self, lost: int, own_overhead_ns: int) -> Header:
         gm, known = self.clock.gm_now(), self.clock.snapshot()
+        stamp_error_ns, self._stamp_error_ns = self._stamp_error_ns, 0
         return Header(
             job=self.name,
             attempt=self.attempt,
@@ -225,8 +234,8 @@ class Job:
             time_namespace=self._epoch.time_namespace,
             real_minus_boot_ns=real_minus_boot_ns(SystemClocks()),
             status=gm.status,
-            gm_bound_ns=half_width_ns(gm),
-            utc_bound_ns=half_width_ns(self.clock.now()),
+            gm_bound_ns=_widened(half_width_ns(gm), stamp_error_ns),
+            utc_bound_ns=_widened(half_width_ns(self.clock.now()), stamp_error_ns),
             utc_seconds_removed=None if known is None else known.utc_seconds_removed,
             grandmaster_identity=None if known is None else known.grandmaster_identity,
             lost=lost,
@@ -241,6 +250,10 @@ def half_width_ns(interval: Interval) -> int | None:
     if interval.earliest is None or interval.latest is None:
         return None
     return (interval.latest - interval.earliest + 1) // 2
+
+
+def _widened(bound_ns: int | None, by_ns: int) -> int | None:
+    return None if bound_ns is None else bound_ns + by_ns
 
 
 def _clipped(name: str) -> str:

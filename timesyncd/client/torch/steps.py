@@ -232,6 +232,7 @@ class DeviceStamps:
         self._record_aside = record_aside
         self._pending: tuple[PooledEvent, int] | None = None
         self._anchors: deque[Anchor] = deque(maxlen=KEPT_ANCHORS)
+        self.largest_error_ns = 0  #: of the times that `read` gave
 
     @property
     def error_ns(self) -> int | None:
@@ -251,7 +252,10 @@ class DeviceStamps:
     def read(self, stamp: PooledEvent) -> int | None:
         """Only for a stamp that is `reached`. None: the error exceeds MAX_ERROR_NS."""
         found = self.read_with_error(stamp)
-        return None if found is None or found[1] > MAX_ERROR_NS else found[0]
+        if found is None or found[1] > MAX_ERROR_NS:
+            return None
+        self.largest_error_ns = max(self.largest_error_ns, found[1])
+        return found[0]
 
     def read_with_error(self, stamp: PooledEvent) -> tuple[int, int] | None:
         """The time of a stamp that is `reached`, and its largest error; None: there is no anchor yet."""
@@ -583,8 +587,15 @@ class Steps:
             if times_ns is None:
                 self.count_lost()
             else:
+                self._add_stamp_error()
                 self.job.meter.mark_at(record.key, record.number, *times_ns, record.kind, record.bytes)
         return True
+
+    def _add_stamp_error(self) -> None:
+        """Before the mark, whose datagram may be sent at once."""
+        if self.device is not None:
+            self.job.add_stamp_error(self.device.largest_error_ns)
+            self.device.largest_error_ns = 0
 
     def _refuse_capture(self) -> None:
         """An event during the capture of a CUDA graph would invalidate the graph."""

@@ -372,3 +372,35 @@ def test_a_mark_waits_for_all_its_times(rank: Rank) -> None:
     assert before == (1, 0)
     assert rank.job.meter.lost == 0
     assert [mark.kind for mark in rank.marked()] == [Kind.ALL_GATHER]
+
+
+def test_the_error_of_a_device_s_stamps_widens_the_clock_s_bound(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the datagram that has the marks, and in no later one."""
+    now_ns = 1_000_000_000
+    monkeypatch.setattr("timesyncd.client.job.half_width_ns", lambda interval: 1_000)
+    events: list[Late] = []
+
+    def event() -> Late:
+        events.append(Late())
+        events[-1].reached = True
+        return events[-1]
+
+    def realtime_ns() -> int:
+        nonlocal now_ns
+        now_ns += 4_000
+        return now_ns
+
+    steps = steps_of(rank.job)
+    steps.device = device = DeviceStamps(event, realtime_ns)
+    record = Record(Kind.ALL_GATHER, 8, device)
+    record.end = device.now()
+    steps.number(record)
+    times_ns = record.times_ns()
+    error_ns, device.largest_error_ns = device.largest_error_ns, 0
+    rank.job.meter.announce()
+    steps.complete(record)
+    with_marks, after = rank.job._header(0, 0), rank.job._header(0, 0)
+
+    assert times_ns is not None
+    assert error_ns >= 2_000
+    assert (with_marks.gm_bound_ns, after.gm_bound_ns) == (1_000 + error_ns, 1_000)
