@@ -27,6 +27,7 @@ from timesyncd.audit.timeline import Run, runs
 from timesyncd.jobs.missing_ranks import Hang, hang_text
 from timesyncd.jobs.onset import LateSpan
 from timesyncd.jobs.rare_waits import RareWaits
+from timesyncd.jobs.stragglers import module_sizes
 from timesyncd.units import percentile
 
 
@@ -65,7 +66,10 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
     return found.model_copy(
         update={
             "headline": headline(found),
-            "notes": [*recording.notes, *notes(found, len(samples), attribution.unwaited)],
+            "notes": [
+                *recording.notes,
+                *notes(found, len(samples), attribution.unwaited, module_sizes(recording.syncs)),
+            ],
         }
     )
 

@@ -149,9 +149,17 @@ def cause_text(source: OverheadSourceReport) -> str:
             return "waiting and transfer, which the clocks cannot separate"
 
 
-def notes(report: AuditReport, whole_steps: int, unwaited: int = 0) -> list[str]:
-    """The limits of the figures, one sentence or two each."""
-    return list(_notes(report, whole_steps, unwaited))
+def notes(report: AuditReport, whole_steps: int, unwaited: int = 0, modules: Sequence[int] = ()) -> list[str]:
+    """The limits of the figures, one sentence or two each. `modules`: the bytes of modules whose steps alternate."""
+    return [*_notes(report, whole_steps, unwaited), *_module_notes(modules)]
+
+
+def _module_notes(modules: Sequence[int]) -> Iterator[str]:
+    if modules:
+        yield (
+            f"{len(modules)} modules are updated in turn ({' and '.join(map(_megabytes, modules))} MB of gradients): each update counts as a step, "
+            "so an iteration of the training loop is several steps."
+        )
 
 
 def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str]:
@@ -159,8 +167,8 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
         yield "One rank: there is nothing to compare."
     if report.step_ns and report.step_ns.low is None:
         yield (
-            f"{whole_steps} steps are too few for confidence intervals: about 100 are needed, and more where slow steps follow "
-            "one another."
+            f"{whole_steps} steps are too few for confidence intervals: about 100 are needed, and several times as many "
+            "where slow steps follow one another."
         )
     if whole_steps < report.steps - 2:
         yield f"{report.steps - whole_steps} of {report.steps} steps are incomplete (a mark is missing) and are omitted."

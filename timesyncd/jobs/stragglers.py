@@ -267,12 +267,22 @@ def _histories(syncs: Sequence[Sync]) -> list[_PositionHistory]:
 def _positions(syncs: Sequence[Sync]) -> Iterator[tuple[_ModulePosition, Sync]]:
     steps = [list(step) for _, step in groupby(syncs, key=lambda sync: sync.step)]
     sizes = [_bucket_bytes(step) for step in steps]
-    modules = {size for size, times in Counter(sizes).items() if size and times * MODULE_PART >= len(steps)}
+    alternate = bool(_module_sizes(sizes))
     for step, size in zip(steps, sizes, strict=True):
         before: Counter[int] = Counter()
         for sync in step:
-            yield (size if len(modules) > 1 else 0, (sync.kind, before[sync.kind])), sync
+            yield (size if alternate else 0, (sync.kind, before[sync.kind])), sync
             before[sync.kind] += 1
+
+
+def module_sizes(syncs: Sequence[Sync]) -> list[int]:
+    """The bytes of gradients of each module, where the steps of several modules alternate; empty: there is one."""
+    return _module_sizes([_bucket_bytes(list(step)) for _, step in groupby(syncs, key=lambda sync: sync.step)])
+
+
+def _module_sizes(sizes: Sequence[int]) -> list[int]:
+    found = sorted(size for size, times in Counter(sizes).items() if size and times * MODULE_PART >= len(sizes))
+    return found if len(found) > 1 else []
 
 
 def _bucket_bytes(step: Sequence[Sync]) -> int:

@@ -12,7 +12,7 @@ import pytest
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs.arrivals import Arrival, Sync, compare
-from timesyncd.jobs.stragglers import MIN_LATENESS_NS, Straggler, attribute, position_text
+from timesyncd.jobs.stragglers import MIN_LATENESS_NS, Straggler, attribute, module_sizes, position_text
 
 MS = 1_000_000
 STEP_NS = 20 * MS
@@ -236,6 +236,7 @@ def test_modules_whose_steps_alternate_are_two_places() -> None:
     syncs = [alternating(step, 0, 40 * MS if step % 2 else 0) for step in range(80)]
     (one,) = attribute(syncs, {}).stragglers
 
+    assert module_sizes(syncs) == [400_000, 1_000_000]
     assert (one.rank, one.lateness_p50_ns, one.last_share) == (1, 40 * MS, 1.0)
     assert one.where == "bucket 0 of the module with 1 MB of gradients"
 
