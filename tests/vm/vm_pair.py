@@ -227,12 +227,16 @@ Act = Callable[[Measurement], None]
 
 @dataclass(frozen=True)
 class Run:
-    """The moments of a run, on the host's counter, with what was done to the clocks; `logs` are the files of it by name."""
+    """
+    The moments of a run, on the host's counter, with what was done to the clocks. `logs` are the files of it by name, `pieces` the
+    constants of both machines: `evaluate` judges the run again with these.
+    """
 
     moments: list[Moment]
     disturbances: list[Disturbance]
     ticks_per_ns: float
     logs: dict[str, str]
+    pieces: dict[str, Sequence[Piece]]
 
 
 def measure(pair: Pair, seconds: int, act: Act) -> Run:
@@ -252,20 +256,18 @@ def measure(pair: Pair, seconds: int, act: Act) -> Run:
         "node.log": pair.node.read(f"{FOLDER}/log"),
         "claims": pair.node.read(f"{FOLDER}/claims"),
     }
-    return evaluate(logs, measurement.grandmaster_pieces, measurement.node_pieces, measurement.disturbances)
+    pieces: dict[str, Sequence[Piece]] = {
+        "grandmaster": measurement.grandmaster_pieces,
+        "node": measurement.node_pieces,
+    }
+    return evaluate(logs, pieces, measurement.disturbances)
 
 
-def evaluate(
-    logs: dict[str, str],
-    grandmaster_pieces: Sequence[Piece],
-    node_pieces: Sequence[Piece],
-    disturbances: Sequence[Disturbance],
-) -> Run:
-    grandmaster = MachineLog(logs["grandmaster.log"].splitlines(), grandmaster_pieces)
-    node = MachineLog(logs["node.log"].splitlines(), node_pieces)
+def evaluate(logs: dict[str, str], pieces: dict[str, Sequence[Piece]], disturbances: Sequence[Disturbance]) -> Run:
+    grandmaster, node = (MachineLog(logs[f"{name}.log"].splitlines(), pieces[name]) for name in ("grandmaster", "node"))
     moments = judge(parse_claims(logs["claims"].splitlines()), grandmaster, node)
     exact = [narrowed(each, {"grandmaster": grandmaster, "node": node}) for each in disturbances]
-    return Run(moments, exact, node.ticks_per_ns, logs)
+    return Run(moments, exact, node.ticks_per_ns, logs, pieces)
 
 
 def narrowed(disturbance: Disturbance, logs: Mapping[str, MachineLog]) -> Disturbance:

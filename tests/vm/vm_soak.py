@@ -130,6 +130,7 @@ def _judge(pair: Pair, scenario: Scenario, state: Path) -> None:
         "tallies": [each.as_dict() for each in tallies],
         "widths_ns": widths_ns,
         "disturbances": [each._asdict() for each in run.disturbances],
+        "pieces": run.pieces,
     }
     _path(scenario, state).write_text(json.dumps(result, indent=1))
 
