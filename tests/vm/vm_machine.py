@@ -151,20 +151,27 @@ class Machine:
 
     def _require_running(self) -> None:
         if self.process.poll() is not None:
-            log = (self.folder / "qemu.log").read_text(errors="replace")[-1000:]
-            raise MachineError(f"{self.name}: QEMU ended with {self.process.returncode}: {log}")
+            raise MachineError(f"{self.name}: QEMU ended with {self.process.returncode}: {self._log()}")
+
+    def _log(self) -> str:
+        return (self.folder / "qemu.log").read_text(errors="replace")[-1000:]
 
     def qmp(self, command: str, **arguments: Any) -> Any:
         """Its result. Raises MachineError for an error of QEMU, and where it replies nothing in time."""
+        try:
+            return self._qmp(command, arguments)
+        except TimeoutError as error:
+            raise MachineError(f"{self.name}: QMP {command}: no reply in {QMP_LIMIT_S} s") from error
+        except OSError as error:
+            raise MachineError(f"{self.name}: QMP {command}: QEMU is gone ({error}): {self._log()}") from error
+
+    def _qmp(self, command: str, arguments: dict[str, Any]) -> Any:
         self._control_file.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
         self._control_file.flush()
         while True:
-            try:
-                line = self._control_file.readline()
-            except TimeoutError as error:
-                raise MachineError(f"{self.name}: QMP {command}: no reply in {QMP_LIMIT_S} s") from error
+            line = self._control_file.readline()
             if not line:
-                raise MachineError(f"{self.name}: QMP {command}: QEMU closed the connection")
+                raise MachineError(f"{self.name}: QMP {command}: QEMU closed the connection: {self._log()}")
             message = json.loads(line)
             if "error" in message:
                 raise MachineError(f"{self.name}: QMP {command}: {message['error']}")
