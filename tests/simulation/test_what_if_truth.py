@@ -98,7 +98,7 @@ def test_unequal_sequences_are_named_and_no_rank(shape: SimulatedJob, seed: int)
 @every_seed
 def test_all_three_at_once_are_told_apart(seed: int) -> None:
     """The slow rank, the stage and the sequences are each named, and nothing else."""
-    job = SimulatedJob(dp=4, pp=4, tp=2, steps=5, seed=seed, slow={3: 1.5}, stage_factors={3: 1.4}, sequence_sigma=0.3)
+    job = SimulatedJob(dp=2, pp=4, tp=2, steps=4, seed=seed, slow={3: 1.5}, stage_factors={3: 1.4}, sequence_sigma=0.3)
 
     found = analysed(job)
 
@@ -155,6 +155,24 @@ def test_ranks_that_each_have_their_own_data_do_not_show_why_they_vary(seed: int
 
     assert all(cause.rank is None for cause in found.causes)
     assert {cause.unknown for cause in found.causes} == {UnknownReason.SEQUENCES_OR_PAUSES}
+
+
+@every_seed
+def test_a_slow_group_is_stated_and_none_of_its_ranks(seed: int) -> None:
+    """A group whose transfers take five times as long costs that; which of its ranks is the cause is unknown."""
+    job = SimulatedJob(dp=2, pp=2, tp=2, micro_batches=2, seed=seed, slow_links={(0, 2): 5.0})
+
+    found = analysed(job)
+
+    assert [(cause.kind, cause.rank, cause.ranks, cause.unknown) for cause in found.causes] == [
+        (CauseKind.TRANSFER, None, (0, 2), UnknownReason.ONE_OF_GROUP)
+    ]
+    assert found.causes[0].without_ns == pytest.approx(true_ns(job.healthy()), rel=0.02)
+
+
+def test_a_slow_group_that_costs_nothing_is_not_listed() -> None:
+    """The last stage ends early, so its slow group is hidden by what the first stage still computes."""
+    assert analysed(SimulatedJob(dp=2, pp=2, tp=2, micro_batches=2, slow_links={(4, 6): 5.0})).causes == ()
 
 
 def test_a_replica_that_is_slow_as_a_whole_is_unknown() -> None:

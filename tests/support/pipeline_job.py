@@ -22,7 +22,7 @@ class SimulatedJob:
     """
     `slow`: by rank how many times longer it computes. `stage_factors`: the same by stage. `sequence_sigma`: the
     micro-batches' work is log-normal with this sigma, with the mean 1 over the job. `noise`: the relative deviation of
-    each operation.
+    each operation. `slow_links`: by the ranks of a data group how many times longer it transfers.
     """
 
     dp: int = 2
@@ -36,6 +36,7 @@ class SimulatedJob:
     slow: Mapping[int, float] = field(default_factory=dict)
     stage_factors: Mapping[int, float] = field(default_factory=dict)
     sequence_sigma: float = 0.0
+    slow_links: Mapping[tuple[int, ...], float] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:
@@ -54,7 +55,7 @@ class SimulatedJob:
 
     def healthy(self) -> SimulatedJob:
         """The same job, with the same noise, without any cause."""
-        return replace(self, slow={}, stage_factors={}, sequence_sigma=0.0)
+        return replace(self, slow={}, stage_factors={}, sequence_sigma=0.0, slow_links={})
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def _program(job: SimulatedJob, rank: int, replica: int, stage: int, part: int) 
             yield from _pass(job, rank, (replica, stage, part), step, is_forward, batch)
         if job.dp > 1:
             members = tuple(job.rank(each, stage, part) for each in range(job.dp))
-            ns = round(DP_NS * _noise(job, "dp", step, stage, part))
+            ns = round(DP_NS * job.slow_links.get(members, 1.0) * _noise(job, "dp", step, stage, part))
             yield _Instruction("collective", ns, ("dp", members), ("dp", step, members), "all_reduce")
         yield _Instruction("compute", round(OPTIMIZER_NS * _noise(job, "optimizer", step, rank)))
 

@@ -1,5 +1,5 @@
 """
-How long a step would take without a slow rank, an unbalanced stage or unequal sequences, and which of them to blame. Pure.
+How long a step would take without a slow rank, an unbalanced stage or unequal sequences, and which one to blame. Pure.
 
 After Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025): a cause's
 operations get the duration of operations that do the same work, and the steps are replayed. The slowdown is
@@ -500,7 +500,8 @@ class _Analysis:
             for ranks, ns in means.items():
                 others = [other for each, other in means.items() if each != ranks]
                 usual, spread = median(others), max(others) - min(others)
-                if usual > 0 and ns / usual - 1 >= MIN_TRANSFER_EXCESS and ns - usual > 2 * spread:
+                error = max(MIN_SIGNIFICANCE * self._mean_error(groups[ranks]), 2 * spread)
+                if usual > 0 and ns - usual >= max(MIN_TRANSFER_EXCESS * usual, error):
                     factors = dict.fromkeys(groups[ranks], usual / ns)
                     found.append(
                         _Candidate(
@@ -509,18 +510,29 @@ class _Analysis:
                     )
         return found
 
+    def _mean_error(self, operations: Sequence[int]) -> float:
+        """The standard error of the mean of these operations' durations, in ns; infinite for one."""
+        samples = [self.durations[index] for index in operations]
+        return pstdev(samples) / math.sqrt(len(samples) - 1) if len(samples) > 1 else math.inf
+
     def _alike(self) -> dict[tuple[object, ...], dict[tuple[int, ...], list[int]]]:
         found: dict[tuple[object, ...], dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
         for meeting in self.graph.meetings:
             stages = tuple(self.graph.stages[rank] for rank in meeting.ranks)
-            key = (meeting.kind, len(meeting.ranks), stages if meeting.kind == "send" else tuple(sorted(set(stages))))
+            of_one = len({self.graph.replicas[rank] for rank in meeting.ranks}) == 1
+            key = (
+                meeting.kind,
+                len(meeting.ranks),
+                of_one,
+                stages if meeting.kind == "send" else tuple(sorted(set(stages))),
+            )
             found[key][meeting.ranks].extend(meeting.operations)
         return found
 
     # ---- the ideal
 
     def _ideal(self) -> list[float]:
-        """Equation 1: the mean of computing that does the same work, in stages that do as much, and median transfers."""
+        """Equation 1: the mean of computing of the same work, in stages that do equally much, and median transfers."""
         work = self._stage_work()
         even = fmean(work.values())
         pools: dict[tuple[object, ...], list[float]] = defaultdict(list)

@@ -1,0 +1,45 @@
+"""`timesyncd audit --from` on what torch itself writes: Kineto's traces and dumps of the flight recorder, with gloo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torch_ranks import run_ranks
+
+from timesyncd.__main__ import main
+
+CHILD = Path(__file__).with_name("blame_child.py")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The traces and dumps of a job of four ranks, of which rank 2 takes longer to compute."""
+    folder = tmp_path_factory.mktemp("traces")
+    run_ranks(CHILD, [str(folder)], world_size=4, TORCH_FR_BUFFER_SIZE="1000")
+    return folder
+
+
+def test_the_slow_rank_of_a_real_job_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rank 2 sleeps 30 ms longer in each step, which the others wait for: it alone is named, with about its cost."""
+    paths = [str(folder / f"rank{rank}.json.gz") for rank in range(4)]
+
+    assert main(["audit", "--from", *paths, "--json", "--out", str(folder / "report")]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert [(cause["kind"], cause["rank"], cause["verdict"]) for cause in found["causes"]] == [("rank", 2, "named")]
+    saved_ns = found["step_ns"] - found["causes"][0]["step_ns_without"]
+    assert saved_ns > 15_000_000
+    assert all(abs(clock["offset_ns"]) <= clock["error_ns"] for clock in found["clocks"])
+
+
+def test_real_dumps_state_that_gloo_records_no_ends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The dumps are read without running anything of theirs, and nobody is blamed without times."""
+    paths = [str(folder / f"recorder_{rank}") for rank in range(4)]
+
+    assert main(["audit", "--from", *paths, "--json", "--out", str(folder / "report")]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert (found["unknown_code"], found["causes"], found["ranks"]) == ("not_timed", [], [0, 1, 2, 3])
+    assert "no times at which collectives ended" in found["unknown"]
