@@ -335,3 +335,15 @@ def test_a_delay_interval_that_gets_shorter_empties_no_filter() -> None:
     ]
 
     assert bounds[-1] is not None and bounds[-1].low_ns <= -10_000
+
+
+def test_a_servo_s_largest_change_outlasts_the_delay_filter() -> None:
+    """A rare long queue makes the servo do the same again: it counts for ten times the memory, and then no longer."""
+    memory = SourceMemory(SETTINGS)
+    steering = []
+    for index in range(160):
+        bound = memory.accept(nth(index, frequency_ppb=20_000 if index == 20 else 0))
+        steering.append(bound.rates[Rate.STEERING] if bound else None)
+
+    assert set(steering[21:120]) == {60_000}
+    assert steering[140:] == [0] * 20
