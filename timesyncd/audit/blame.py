@@ -24,6 +24,9 @@ from timesyncd.traces.operations import RankTrace, UnusableTrace
 #: The longest waits that the report lists.
 _MOST_WAITS = 20
 
+#: A longer time is damage, and would not fit the report.
+_MAX_NS = float(1 << 60)
+
 
 class BlameCause(Message):
     """
@@ -129,6 +132,8 @@ def blame_report(files: Sequence[str], traces: Sequence[RankTrace | UnusableTrac
         return _unknown(found, error.code, str(error))
     except CircularError as error:
         return _unknown(found, UnknownReason.CIRCULAR, str(error))
+    if isinstance(result, WhatIf) and not result.step_ns < _MAX_NS:
+        return _unknown(found, "not_timed", "the recorded times are centuries apart")
     if isinstance(result, UnknownReason):
         return _unknown(
             found, result, "the operations wait for one another in a circle, so the traces are not of one run"
@@ -188,6 +193,8 @@ def _filled(found: BlameReport, joined: Joined, result: WhatIf, traces: Sequence
 
 def _clock(trace: RankTrace, offsets: Mapping[int, ClockOffset]) -> BlameClock:
     offset = offsets.get(trace.rank)
+    if offset is not None and not abs(offset.offset_ns) + offset.error_ns < _MAX_NS:
+        offset = None
     return BlameClock(
         rank=trace.rank,
         host=trace.host,

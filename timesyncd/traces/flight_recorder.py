@@ -16,7 +16,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from timesyncd.errors import TraceError
-from timesyncd.traces.operations import RECV, SEND, Communication, RankTrace, UnusableTrace, communication_kind
+from timesyncd.traces.operations import (
+    MAX_RANKS,
+    RECV,
+    SEND,
+    Communication,
+    RankTrace,
+    UnusableTrace,
+    communication_kind,
+)
 
 _RANK_IN_NAME = re.compile(r"(\d+)(?:\.\w+)*$")
 _MESSAGE = re.compile(r"(?P<kind>send|recv)\s+(?P<from>\d+)(?P<way><-|->)(?P<to>\d+)")
@@ -68,7 +76,7 @@ def read_flight_recorder(data: bytes, name: str) -> RankTrace | UnusableTrace:
         raise TraceError(
             f"{name}: a dump does not contain its rank: name the file as torch does, with the rank at its end"
         )
-    rank = int(found[1])
+    rank = int(found[1][-9:])
     groups = _groups(dump)
     entries = [_entry(each, number, name) for number, each in enumerate(dump["entries"])]
     world = groups.get("0", groups.get("", ()))
@@ -103,7 +111,11 @@ def _groups(dump: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     for name, each in config.items() if isinstance(config, dict) else ():
         ranks = each.get("ranks") if isinstance(each, dict) else None
         numbers = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks
-        if isinstance(numbers, list) and numbers and all(str(each).isdecimal() for each in numbers):
+        if (
+            isinstance(numbers, list)
+            and numbers
+            and all(str(each).isdecimal() and int(each) < MAX_RANKS for each in numbers)
+        ):
             found[str(name)] = tuple(sorted({int(each) for each in numbers}))
     return found
 
@@ -119,7 +131,7 @@ def _entry(value: object, number: int, name: str) -> Mapping[str, Any]:
 
 def _end_ns(entry: Mapping[str, Any]) -> int | None:
     end = entry.get("time_discovered_completed_ns")
-    return end if type(end) is int and end > 0 else None
+    return end if type(end) is int and 0 < end < 2**63 else None
 
 
 def _group_name(entry: Mapping[str, Any]) -> str:
@@ -140,6 +152,8 @@ def _communication(
     members = groups.get(group)
     if message := _MESSAGE.fullmatch(title.strip()):
         near, far = int(message["from"]), int(message["to"])
+        if max(near, far) >= MAX_RANKS:
+            return f"the ranks of {entry['profiling_name'][:40]!r} are none"
         sender, receiver = (near, far) if message["way"] == "->" else (far, near)
         if members is not None and max(sender, receiver) < len(members):
             sender, receiver = members[sender], members[receiver]

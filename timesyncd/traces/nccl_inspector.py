@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timesyncd.errors import TraceError
-from timesyncd.traces.operations import Communication, RankTrace, UnusableTrace, communication_kind
+from timesyncd.traces.operations import MAX_RANKS, Communication, RankTrace, UnusableTrace, communication_kind
 
 _US = 1_000
 _MAX_US = 2**63 // _US
@@ -77,7 +77,7 @@ def _call(value: object, where: str) -> InspectedCall:
         process=(str(meta.get("hostname", "")), _number(meta, "pid", where)),
         communicator=str(head.get("id", "")),
         rank=_number(head, "rank", where),
-        size=_number(head, "n_ranks", where),
+        size=_ranks(head, where),
         kind=kind,
         number=_number(perf, "coll_sn", where),
         bytes=_number(perf, "coll_msg_size_bytes", where) if "coll_msg_size_bytes" in perf else None,
@@ -100,6 +100,13 @@ def _number(value: Mapping[str, Any], key: str, where: str) -> int:
         found = int(found)
     if type(found) is not int or not 0 <= found < _MAX_US:
         raise TraceError(f"{where}: {key} is {str(found)[:40]!r}; it must be a whole number from 0, below 2^63 ns")
+    return found
+
+
+def _ranks(head: Mapping[str, Any], where: str) -> int:
+    found = _number(head, "n_ranks", where)
+    if not 0 < found <= MAX_RANKS:
+        raise TraceError(f"{where}: n_ranks is {found}; it must be from 1 to {MAX_RANKS}")
     return found
 
 

@@ -14,6 +14,9 @@ RECV = "recv"
 #: The collectives that no rank can leave before all have arrived.
 NEEDS_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
+#: No job has more ranks; a larger number in a trace is damage.
+MAX_RANKS = 1 << 20
+
 _KINDS = {
     "allreduce": "all_reduce",
     "allreducecoalesced": "all_reduce",

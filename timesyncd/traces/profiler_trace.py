@@ -15,6 +15,7 @@ from typing import Any
 
 from timesyncd.errors import TraceError
 from timesyncd.traces.operations import (
+    MAX_RANKS,
     NEEDS_ALL,
     RECV,
     SEND,
@@ -37,6 +38,11 @@ _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 
 #: A thread that waits sees the end of a collective so much earlier or later than the thread that runs it.
 _HOST_READING_NS = 200_000
+
+_MAX_BASE_NS = 1 << 62
+
+#: An event further than this from the trace's first one is damage: no profile takes a year.
+_MAX_LENGTH_NS = 366 * 86_400 * 1_000_000_000
 
 _BYTES = {
     "float": 4, "int": 4, "long": 8, "double": 8, "half": 2, "bfloat16": 2, "byte": 1, "char": 1, "bool": 1, "short": 2,
@@ -76,7 +82,7 @@ def read_profiler_trace(entries: Iterable[tuple[str, Any]], name: str) -> RankTr
     info = head.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     rank = _rank(info, name)
-    size = _whole(info.get("world_size"))
+    size = _count(info.get("world_size"))
     groups = _groups(info)
     on_device = bool(events.device_calls)
     if not on_device and not events.host_calls:
@@ -85,7 +91,7 @@ def read_profiler_trace(entries: Iterable[tuple[str, Any]], name: str) -> RankTr
         calls = _device_calls(events, groups, rank, size) if on_device else _host_calls(events, groups, rank, size)
     except _Unknown as unknown:
         return UnusableTrace(name, rank, size, str(unknown))
-    base_ns = _whole(head.get("baseTimeNanoseconds")) or 0
+    base_ns = _base_ns(head, name)
     return RankTrace(
         name=name,
         rank=rank,
@@ -115,7 +121,7 @@ def _rank(info: Mapping[str, Any], name: str) -> int:
     rank = _whole(info.get("rank"))
     if rank is None and (found := _RANK_IN_NAME.findall(name.rsplit("/", 1)[-1])):
         rank = int(found[-1])
-    if rank is None or rank < 0:
+    if rank is None or not 0 <= rank < MAX_RANKS:
         raise TraceError(
             f"{name}: the trace has no distributedInfo with its rank: name the file rank-N.json, or profile after "
             "init_process_group"
@@ -128,6 +134,23 @@ def _whole(value: object) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value):
         return int(value)
     return value if type(value) is int else None
+
+
+def _count(value: object) -> int | None:
+    """A number of ranks."""
+    found = _whole(value)
+    return found if found is not None and 0 < found <= MAX_RANKS else None
+
+
+def _base_ns(head: Mapping[str, Any], name: str) -> int:
+    """What the events' times count from. Raises TraceError."""
+    base = head.get("baseTimeNanoseconds", 0)
+    found = _whole(base)
+    if found is None or not 0 <= found < _MAX_BASE_NS:
+        raise TraceError(
+            f"{name}: baseTimeNanoseconds is {str(base)[:40]}; it must be whole nanoseconds since 1970, below 2^62"
+        )
+    return found
 
 
 def _groups(info: Mapping[str, Any]) -> dict[str, _Group]:
@@ -147,7 +170,7 @@ def _ranks(value: object) -> tuple[int, ...] | None:
         if not re.fullmatch(r"\[\s*(\d+\s*(,\s*\d+\s*)*)?\]", value.strip()):
             return None
         value = [int(each) for each in re.findall(r"\d+", value)]
-    if isinstance(value, list) and all(type(each) is int for each in value):
+    if isinstance(value, list) and all(type(each) is int and 0 <= each < MAX_RANKS for each in value):
         return tuple(sorted(set(value))) or None
     return None
 
@@ -155,6 +178,11 @@ def _ranks(value: object) -> tuple[int, ...] | None:
 def _add(events: _Events, event: dict[str, Any], name: str) -> None:
     if event.get("ph") != "X" or (span := event_span(event, 0, name)) is None:
         return
+    if span[1] < span[0] or span[1] - span[0] > _MAX_LENGTH_NS or abs(span[0]) >= _MAX_BASE_NS:
+        raise TraceError(
+            f"{name}: an event {str(event.get('name'))[:40]!r} begins at {str(event['ts'])[:40]} and takes "
+            f"{str(event.get('dur'))[:40]} us, which is no time of one profile"
+        )
     title = event.get("name")
     title = title if isinstance(title, str) else ""
     category = str(event.get("cat", "")).lower()
@@ -192,7 +220,7 @@ def _device_calls(events: _Events, groups: Mapping[str, _Group], rank: int, size
             )
         if kind in (SEND, RECV):
             peer = _whole(args.get("Dst Rank" if kind == SEND else "Src Rank"))
-            if peer is None:
+            if peer is None or not 0 <= peer < MAX_RANKS:
                 raise _Unknown(f"a {kind} has no {'Dst' if kind == SEND else 'Src'} Rank, so its peer is unknown")
             ends = (rank, peer) if kind == SEND else (peer, rank)
             found.append(Communication(kind, "messages", ends, None, begin, end, _bytes(args)))
@@ -214,7 +242,7 @@ def _group(args: Mapping[str, Any], groups: Mapping[str, _Group], size: int | No
     listed = groups.get(name)
     text = f"{name} {args.get('Process Group Description', '')}".strip()
     ranks = _ranks(args.get("Process Group Ranks")) or (listed.ranks if listed is not None else None)
-    count = _whole(args.get("Group size"))
+    count = _count(args.get("Group size"))
     if ranks is None and (start := _whole(args.get("Global rank start"))) is not None and count:
         ranks = tuple(start + each * (_whole(args.get("Global rank stride")) or 1) for each in range(count))
     if ranks is None and size is not None and count in (size, None) and len(groups) == 1:

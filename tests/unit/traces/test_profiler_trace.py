@@ -151,3 +151,34 @@ def test_a_time_that_is_none_names_the_file() -> None:
     """Times beyond the range of ns are one error."""
     with pytest.raises(TraceError, match=r"^rank1\.json: an event's dur"):
         read(kernel("sgemm", 1.0, float("inf")))
+
+
+@pytest.mark.parametrize(
+    ("event", "problem"),
+    [
+        (kernel("sgemm", 1.0, -5.5), "begins at 1.0 and takes -5.5 us"),
+        (kernel("sgemm", 1.0, 9e15), "which is no time of one profile"),
+        (kernel("sgemm", 9e15, 1.0), "which is no time of one profile"),
+    ],
+)
+def test_a_time_of_no_profile_names_the_event(event: dict[str, Any], problem: str) -> None:
+    """A negative duration and a century are damage."""
+    with pytest.raises(TraceError, match=f"^rank1.json: an event 'sgemm' .*{problem}"):
+        read(event)
+
+
+@pytest.mark.parametrize("base", [-1, 2**62, "9" * 30, 1.5, None, []])
+def test_a_base_that_is_no_time_names_the_value(base: object) -> None:
+    """All times of the trace count from it."""
+    head = [("distributedInfo", INFO), ("baseTimeNanoseconds", base)]
+    event = kernel("ncclDevKernel_AllReduce(args)", 1.0, 1.0, **ALL_REDUCE)
+
+    with pytest.raises(TraceError, match="baseTimeNanoseconds is"):
+        read_profiler_trace([*head, (EVENTS, event)], "rank1.json")
+
+
+def test_a_size_that_no_job_has_is_ignored() -> None:
+    """A damaged world_size must not make the audit list quintillions of absent ranks."""
+    found = read(kernel("sgemm", 1.0, 1.0), info=INFO | {"world_size": 10**18})
+
+    assert found.world_size is None
