@@ -129,6 +129,18 @@ def test_a_steering_phc2sys_needs_the_ptp4l_of_its_interface(tree: Path) -> None
     assert "ExecStart=/usr/sbin/phc2sys -f /etc/linuxptp/ptp4l.conf -w -s %I\n" in unit
 
 
+@pytest.mark.parametrize(
+    "unit",
+    ["ptp4l@.service.d/timesyncd.conf", "ptp4l.service.d/timesyncd.conf", "phc2sys@.service", "timesyncd.service"],
+)
+def test_what_fails_at_boot_is_started_again(unit: str) -> None:
+    """ptp4l ends where the interface is not up yet, which is usual at boot: systemd goes on trying, without a limit."""
+    lines = (SYSTEMD / unit).read_text().splitlines()
+
+    assert {"Restart=on-failure", "StartLimitIntervalSec=0"} <= set(lines)
+    assert any(line.startswith("RestartSec=") for line in lines)
+
+
 def test_the_exposure_is_low() -> None:
     """systemd rates the service's exposure at 2.0 or less, of 10."""
     rated = output_of(
