@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test vm-soak schemas clean
+.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test vm-soak matrix matrix-packages test-more schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -93,6 +93,17 @@ vm-test: .venv/dev
 # SCENARIOS='quiet step-2s' runs some.
 vm-soak: .venv/dev
 	@$(BIN)/python tests/vm/vm_soak.py --state .vm-soak $(SCENARIOS)
+
+# What CI runs after `make test`.
+test-more: matrix
+
+# The drivers against each linuxptp and chrony that Debian 12, 13 and sid have, and timesyncd on each release's Python and systemd. Root; the
+# releases are made once, into $TIMESYNCD_MATRIX_CACHE (~/.cache/timesyncd-matrix). Prints the tables of docs/ptp4l.md and docs/clock-sources.md.
+matrix: matrix-packages .venv/dev
+	@$(BIN)/python tests/matrix/matrix_run.py
+
+matrix-packages:
+	@sh tests/packages.sh mmdebstrap iproute2 util-linux procps
 
 # Regenerates schemas/ and the tables of docs/grandmasters.md from the code; a test fails when they differ.
 schemas: .venv/dev
