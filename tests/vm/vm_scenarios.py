@@ -139,7 +139,11 @@ def paused(measurement: Measurement) -> None:
 
 
 def migrated(measurement: Measurement) -> None:
-    """The node's machine is saved into a file and goes on in another QEMU; its VMClock counts the disruption."""
+    """
+    The node's machine is saved into a file and goes on in another QEMU; its VMClock counts the disruption.
+
+    QEMU 10.0.2 cannot do it yet with the shared memory of the handshakes: tlb_reset_dirty_range_all fails an assertion.
+    """
     node = measurement.pair.node
     saved = node.folder / "saved"
     time.sleep(8)
