@@ -45,9 +45,13 @@ from published import EPOCH, good_bound
 from timesyncd.ipc import clock_segment as segment, seqlock
 
 class Payload(list):
+    # Read once for the checksum, and then to be stored.
+    times_read = 0
+
     def __iter__(self):
+        self.times_read += 1
         for index, word in enumerate(list(self[:])):
-            if index == 5:
+            if index == 5 and self.times_read == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield word
 

@@ -29,6 +29,9 @@ _WINDOW = 20
 #: Two readings of the PHC further apart than this many Sync intervals do not show its rate between them.
 _MOST_INTERVALS = 2.5
 
+#: Readings of two Syncs in a row are no further apart than this many Sync intervals.
+_NEXT_INTERVALS = 1.5
+
 #: A Sync shows in ptp4l's data sets at most so long after it was received.
 _MOST_LATE_NS = NS_PER_S
 
@@ -79,7 +82,7 @@ class SyncCrossing:
             return None
         if last is not None and not self._is_next(last[1], reading, sample.sync_interval_ns):
             last = None
-        corrected_ppb = self._correction_ppb(sample, before_ns)
+        corrected_ppb = self._correction_ppb(sample, before_ns, last)
         rate_ppb, age_ns = self._since_sync(sample, reading, last, latest_ns, corrected_ppb)
         difference_ns = reading.offset_ns - round(rate_ppb * latest_ns / NS_PER_S)
         offset_ns = difference_ns + seconds_removed * NS_PER_S
@@ -114,10 +117,17 @@ class SyncCrossing:
         apart_ns = reading.as_of_ns - last.as_of_ns
         return last.clock == reading.clock and 0 < apart_ns <= _MOST_INTERVALS * max(sync_interval_ns, NS_PER_S)
 
-    def _correction_ppb(self, sample: ClockSample, before_ns: int | None) -> int:
-        """How far the servo may have changed the PHC's rate in response to this Sync; the last offset was `before_ns`."""
+    def _correction_ppb(
+        self, sample: ClockSample, before_ns: int | None, last: tuple[ClockSample, PhcSample] | None
+    ) -> int:
+        """
+        How far the servo may have changed the PHC's rate since the last reading: in response to this Sync, and as much at
+        each one since then that was not read. The last offset was `before_ns`.
+        """
         last_ns = sample.offset_ns if before_ns is None else before_ns
         corrected_ppb = correction_ppb(last_ns, sample.offset_ns, sample.sync_interval_ns)
+        if last is not None and sample.phc is not None:
+            corrected_ppb *= max(1, round(_syncs_apart(sample, sample.phc, last[1])))
         return corrected_ppb if sample.max_frequency_ppb is None else min(corrected_ppb, 2 * sample.max_frequency_ppb)
 
     def _since_sync(
@@ -141,6 +151,11 @@ class SyncCrossing:
         unsure_ns = (reading.width_ns + last[1].width_ns) * latest_ns // (2 * apart_ns) + 1
         unseen_ns = 0 if before is None else _unexplained_ns(before, new, apart_ns, latest_ns)
         return new.ppb, growth_ns(corrected_ppb + new.system_change_ppb, latest_ns) + unsure_ns + unseen_ns
+
+
+def _syncs_apart(sample: ClockSample, reading: PhcSample, last: PhcSample) -> float:
+    """How many Sync intervals lie between two readings."""
+    return (reading.as_of_ns - last.as_of_ns) / max(1, sample.sync_interval_ns)
 
 
 def _rate_between(last: PhcSample, reading: PhcSample, corrected_ppb: int) -> _Rate:
@@ -178,11 +193,13 @@ def _carried_exchanges(
 ) -> tuple[DelayExchange, ...]:
     """
     The exchanges since the last reading, on the system clock: its difference to the PHC lay between those of the two
-    readings.
+    readings, and moved further only by what was done to the system clock. None where a Sync between the readings was not
+    read: at that one the PHC's servo may have turned.
     """
-    if last is None or not sample.exchanges:
+    if last is None or not sample.exchanges or _syncs_apart(sample, reading, last[1]) > _NEXT_INTERVALS:
         return ()
     since = last[1]
+    error_ns += growth_ns(_rate_between(since, reading, 0).system_change_ppb, reading.as_of_ns - since.as_of_ns)
     lowest_ns = min(since.offset_ns, reading.offset_ns) + seconds_removed * NS_PER_S
     lowest_ns -= error_ns + -(-since.width_ns // 2)
     return tuple(

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,10 @@ from samples import HEALTHY
 
 from timesyncd.bound import ErrorBound, Reason, Term
 from timesyncd.clocks import NS_PER_S
+from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.ensemble import Ensemble, EnsembleUpdate
 from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.phc import SyncCrossing
 from timesyncd.sample import ClockSample, DelayExchange, NoSample, PhcSample, PortState
 
 MAX_ADJ_PPB = 62_499_999
@@ -324,3 +327,41 @@ def test_a_phc_that_is_stepped_forward_between_sync_and_reading_looks_like_a_lat
         if bound is not None and bound.gm_hard.bound_ns is not None:
             assert abs(node.system_ns) <= bound.gm_hard.bound_ns
     assert bound is not None
+
+
+def read_after(at_ns: int, moved_ns: int, latest_ns: int, offset_ns: int = 0, **changes: Any) -> ClockSample:
+    """A Sync whose PHC is read `latest_ns` later; system clock minus PHC is `moved_ns` there, and 37 s less."""
+    boot_ns = HEALTHY.as_of_ns + at_ns
+    reading = PhcSample("ptp", "phc:0", boot_ns, HEALTHY.real_minus_boot_ns, moved_ns - TAI_NS, 0, "precise", None, 0)
+    sample = replace(
+        HEALTHY, clock="phc:0", as_of_ns=boot_ns - latest_ns, read_ns=boot_ns, offset_ns=offset_ns, path_delay_ns=500,
+        ingress_time_ns=reading.phc_ns - latest_ns, max_frequency_ppb=MAX_ADJ_PPB, phc=reading,
+    )  # fmt: skip
+    return replace(sample, **changes)
+
+
+def test_no_exchange_is_carried_over_between_readings_that_leave_out_a_sync() -> None:
+    """The servo turned at the Sync in between: the PHC was 10 us ahead at the exchange, and is back at the reading."""
+    crossing = SyncCrossing(SourceSettings())
+    first = read_after(0, 0, READ_AFTER_NS, sync_interval_ns=NS_PER_S)
+    crossing.carry_over(first, 37)
+    assert first.phc is not None
+    exchange = DelayExchange(first.phc.phc_ns + NS_PER_S + 10_000, 500 - 10_000)
+    second = read_after(2 * NS_PER_S, 0, READ_AFTER_NS, sync_interval_ns=NS_PER_S, exchanges=(exchange,))
+    carried = crossing.carry_over(second, 37)
+
+    assert carried is not None
+    assert carried[0].exchanges == ()
+
+
+def test_unread_syncs_may_have_changed_the_rate_as_much_as_the_read_one() -> None:
+    """31 of 32 Syncs are not read. In the last tenth of a second the PHC ran 40 ppm faster than since the last reading."""
+    crossing = SyncCrossing(SourceSettings())
+    interval_ns, latest_ns = NS_PER_S // 16, NS_PER_S // 20
+    for second, offset_ns in ((0, 0), (2, 20_000), (4, 100)):
+        crossing.carry_over(read_after(second * NS_PER_S, 0, latest_ns, offset_ns, sync_interval_ns=interval_ns), 37)
+    carried = crossing.carry_over(read_after(6 * NS_PER_S, -6_000, latest_ns, 100, sync_interval_ns=interval_ns), 37)
+
+    assert carried is not None
+    sample, crossed = carried
+    assert abs(sample.offset_ns - (100 - 4_000)) <= crossed.error_ns
