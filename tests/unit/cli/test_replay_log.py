@@ -77,7 +77,7 @@ def test_a_step_of_the_servo_makes_earlier_samples_invalid(capsys: pytest.Captur
 
     assert next(time for time, _ in bounded) - 15_085.778 > 20
     assert max(bound_ns for _, bound_ns in bounded) < 100_000_000
-    assert bounded[-1][1] < 5_000_000
+    assert bounded[-1][1] < 20_000_000
     assert "steps of the clock: 1" in summary
 
 

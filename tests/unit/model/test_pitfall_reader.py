@@ -77,7 +77,7 @@ def test_pitfall_07_no_servo_state_is_not_not_locked() -> None:
     assert replayed[-1].status is ClockStatus.SYNCHRONIZED and replayed[-1].gm_hard_ns is not None
 
 
-def test_pitfall_32_a_sync_counts_from_its_time_stamp() -> None:
+def test_a_sync_counts_from_its_time_stamp() -> None:
     """
     ptp4l shows a Sync once its Follow_Up has come. A reading meanwhile shows none, and is no proof that none had come: by
     the clock that stamped it the Sync is older.
@@ -96,7 +96,7 @@ def test_pitfall_32_a_sync_counts_from_its_time_stamp() -> None:
     assert node.reading.as_of_ns == stamped_boot_ns
 
 
-def test_pitfall_31_a_ptp4l_without_a_path_delay_reports_each_sync_with_offset_0() -> None:
+def test_a_ptp4l_without_a_path_delay_reports_each_sync_with_offset_0() -> None:
     """
     After its start ptp4l reports the ingress_time of each Sync, and offset and path delay 0, for as long as no answer to a
     delay request comes. The answers that it counts may be those to other nodes.
@@ -110,7 +110,7 @@ def test_pitfall_31_a_ptp4l_without_a_path_delay_reports_each_sync_with_offset_0
     assert isinstance(node.reading, NoSample) and "has not measured an offset" in node.reading.reason
 
 
-def test_pitfall_31_a_ptp4l_that_lost_its_path_delay_repeats_its_last_offset() -> None:
+def test_a_ptp4l_that_lost_its_path_delay_repeats_its_last_offset() -> None:
     """
     An Announce time-out empties its delay filter. Offset and path delay of before go on beside the ingress_time of each new
     Sync: the bound ages, until the filter was filled again.
