@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test vm-soak matrix matrix-packages test-more schemas clean
+.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test vm-soak matrix matrix-packages schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -95,7 +95,6 @@ vm-soak: .venv/dev
 	@$(BIN)/python tests/vm/vm_soak.py --state .vm-soak $(SCENARIOS)
 
 # What CI runs after `make test`.
-test-more: matrix
 
 # The drivers against each linuxptp and chrony that Debian 12, 13 and sid have, and timesyncd on each release's Python and systemd. Root; the
 # releases are made once, into $TIMESYNCD_MATRIX_CACHE (~/.cache/timesyncd-matrix). Prints the tables of docs/ptp4l.md and docs/clock-sources.md.

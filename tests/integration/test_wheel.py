@@ -32,6 +32,7 @@ ARGUMENTS = {
     "profile-from-mib": ["/nonexistent"],
     "export": ["ptp", "--store", "/nonexistent", "-o", "/nonexistent/x"],
     "audit": ["--record", "/nonexistent"],
+    "broker-config": ["n1", "--out", "/nonexistent"],
     "run-audit": ["--", "true"],
     "preflight": ["--nodes", "a", "--max-alignment", "1us", "--timeout", "0s", "--url", "http://127.0.0.1:9/"],
 }
