@@ -94,8 +94,6 @@ vm-test: .venv/dev
 vm-soak: .venv/dev
 	@$(BIN)/python tests/vm/vm_soak.py --state .vm-soak $(SCENARIOS)
 
-# What CI runs after `make test`.
-
 # The drivers against each linuxptp and chrony that Debian 12, 13 and sid have, and timesyncd on each release's Python and systemd. Root; the
 # releases are made once, into $TIMESYNCD_MATRIX_CACHE (~/.cache/timesyncd-matrix). Prints the tables of docs/ptp4l.md and docs/clock-sources.md.
 matrix: matrix-packages .venv/dev
