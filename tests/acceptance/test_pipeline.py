@@ -203,13 +203,17 @@ def test_poisoned_datagrams_change_nothing(lab: Lab) -> None:
         for datagram in poison:
             endpoint.sendto(datagram, str(node.folder / "job.sock"))
     counted = eventually(lambda: metric(node, "timesyncd_joblink_rejected_total"), lambda count: count > before + 4)
+    # For a moment a busy machine hides which rank is late; what the datagrams had changed would stay.
     later = eventually(
-        lambda: ask(node, f"jobs/{JOB}"), lambda later: later["steps_complete"] > job["steps_complete"] + 20
+        lambda: ask(node, f"jobs/{JOB}"),
+        lambda later: (
+            later["steps_complete"] > job["steps_complete"] + 20 and later["straggler_rank"] == job["straggler_rank"]
+        ),
     )
 
     assert counted == before + len(poison)
     assert [each["job_id"] for each in ask(node, "jobs")] == [JOB]
-    assert (later["straggler_rank"], later["steps_incomplete"]) == (job["straggler_rank"], job["steps_incomplete"])
+    assert later["steps_incomplete"] == job["steps_incomplete"]
     assert ask(node, "node")["status"] == "SYNCHRONIZED"
 
 
