@@ -23,7 +23,7 @@ from timesyncd.__main__ import main
 from timesyncd.config import TOPIC_PREFIX, MqttSettings, SecretSettings
 from timesyncd.messages.node import Message
 from timesyncd.mqtt import broker_files
-from timesyncd.mqtt.broker_files import Fleet
+from timesyncd.mqtt.broker_files import BrokerUsers
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import ReceivedMessage
 from timesyncd.mqtt.tls import tls_context
@@ -217,7 +217,7 @@ async def test_a_ca_that_vanishes_is_waited_for(
     assert f"not connected: mqtt.ca = '{authority.ca}': cannot be read: No such file" in caplog.text
 
 
-FLEET = Fleet(nodes=["n1", "n2"], hubs=["hub-a"], readers=["grafana"])
+FLEET = BrokerUsers(nodes=["n1", "n2"], hubs=["hub-a"], readers=["grafana"])
 ACL = broker_files.acl(FLEET)
 
 

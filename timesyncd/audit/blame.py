@@ -15,7 +15,7 @@ from pydantic import Field
 from timesyncd.audit.headline import percent, short_duration
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.step_graph import CircularError
-from timesyncd.jobs.trace_clocks import ClockOffset
+from timesyncd.jobs.trace_clocks import TraceClockOffset
 from timesyncd.jobs.trace_joining import Joined, JoinError, absent_ranks, join, rank_list
 from timesyncd.jobs.what_if import MAX_MISFIT, Cause, CauseKind, UnknownReason, WhatIf, analyse
 from timesyncd.messages.node import Message
@@ -191,7 +191,7 @@ def _filled(found: BlameReport, joined: Joined, result: WhatIf, traces: Sequence
     return filled.model_copy(update={"headline": _headline(filled, joined)})
 
 
-def _clock(trace: RankTrace, offsets: Mapping[int, ClockOffset]) -> BlameClock:
+def _clock(trace: RankTrace, offsets: Mapping[int, TraceClockOffset]) -> BlameClock:
     offset = offsets.get(trace.rank)
     if offset is not None and not abs(offset.offset_ns) + offset.error_ns < _MAX_NS:
         offset = None
@@ -297,7 +297,7 @@ def _notes(joined: Joined, traces: Sequence[RankTrace]) -> Iterator[str]:
             "is blamed too much."
         )
     if not _has_peers(joined):
-        yield "Some ranks have no other rank that does the same work, so their lateness cannot be told from their work."
+        yield "Some ranks have no other rank that does the same work, so their lateness cannot be distinguished from their work."
 
 
 def _progress(traces: Sequence[RankTrace | UnusableTrace]) -> Iterator[str]:

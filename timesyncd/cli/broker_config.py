@@ -32,9 +32,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """0. Raises ConfigError for a name that no node may have, and where nothing can be written."""
-    from timesyncd.mqtt.broker_files import Fleet, acl, settings
+    from timesyncd.mqtt.broker_files import BrokerUsers, acl, settings
 
-    fleet = Fleet(nodes=_names(args), hubs=args.hub, readers=args.reader)
+    fleet = BrokerUsers(nodes=_names(args), hubs=args.hub, readers=args.reader)
     _check_names(fleet.users)
     try:
         args.out.mkdir(parents=True, exist_ok=True)

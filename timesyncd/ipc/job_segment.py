@@ -343,7 +343,7 @@ class JobWriter:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether nobody removed or replaced its file."""
+        """Whether its file is still there: neither removed nor replaced."""
         return self._segment.is_in_place
 
     def write(self, as_of_ns: int, signals: Signals, plan: Plan) -> None:

@@ -85,7 +85,7 @@ class SegmentWriter:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether its path still names this file: nobody removed or replaced it, so new readers find it."""
+        """Whether its path still names this file, which was not removed or replaced, so new readers find it."""
         return inode_of(self._path) == self._inode
 
     def write(self, payload: Sequence[int]) -> None:

@@ -120,7 +120,7 @@ class StepGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class StepReplay:
     """When each operation was ready (a rank arrived) and ended, in ns since all ranks began."""
 
     ready_ns: list[float]
@@ -131,7 +131,7 @@ class Replay:
         return max(self.ends_ns, default=0.0)
 
 
-def replay(graph: StepGraph, durations: Sequence[float]) -> Replay:
+def replay(graph: StepGraph, durations: Sequence[float]) -> StepReplay:
     """Replays all steps with these durations. All ranks begin at 0. Raises CircularError."""
     operations = graph.operations
     ready = [0.0] * len(operations)
@@ -143,11 +143,11 @@ def replay(graph: StepGraph, durations: Sequence[float]) -> Replay:
         begin = max(ready[index] for index in unit)
         for index in unit:
             ends[index] = (begin if operations[index].waits else ready[index]) + durations[index]
-    return Replay(ready, ends)
+    return StepReplay(ready, ends)
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class OperationWait:
     """
     How long `rank` waited for `awaited`, over all steps: it arrived last where `rank` was. A sender is not counted: it
     may compute meanwhile.
@@ -159,15 +159,15 @@ class Wait:
     waited_ns: float
 
 
-def waits(graph: StepGraph, played: Replay) -> list[Wait]:
+def waits(graph: StepGraph, played: StepReplay) -> list[OperationWait]:
     """Which rank waited for which, the longest first."""
     found: dict[tuple[int, int, str], float] = {}
     for rank, awaited, kind, waited_ns in _waits(graph, played):
         found[rank, awaited, kind] = found.get((rank, awaited, kind), 0.0) + waited_ns
-    return sorted((Wait(*key, ns) for key, ns in found.items()), key=lambda wait: (-wait.waited_ns, wait.rank))
+    return sorted((OperationWait(*key, ns) for key, ns in found.items()), key=lambda wait: (-wait.waited_ns, wait.rank))
 
 
-def _waits(graph: StepGraph, played: Replay) -> Iterator[tuple[int, int, str, float]]:
+def _waits(graph: StepGraph, played: StepReplay) -> Iterator[tuple[int, int, str, float]]:
     for meeting in graph.meetings:
         last = max(meeting.operations, key=lambda index: played.ready_ns[index])
         for index in meeting.operations:
@@ -176,7 +176,7 @@ def _waits(graph: StepGraph, played: Replay) -> Iterator[tuple[int, int, str, fl
                 yield graph.operations[index].rank, graph.operations[last].rank, meeting.kind, waited_ns
 
 
-def misfit(graph: StepGraph, played: Replay, ranks: Iterable[int]) -> float:
+def misfit(graph: StepGraph, played: StepReplay, ranks: Iterable[int]) -> float:
     """
     By how much the replay misses the recorded length of a rank, at worst, as a share of it. From each rank's first
     meeting on, since a rank's trace may begin at any time.

@@ -27,14 +27,14 @@ Matched = Sequence[tuple[tuple[int, ...], Sequence[Communication]]]
 
 
 @dataclass(frozen=True, slots=True)
-class ClockOffset:
+class TraceClockOffset:
     """A trace's clock minus the reference rank's, +-`error_ns`: a statistical estimate, or half a causal interval."""
 
     offset_ns: float
     error_ns: float
 
 
-def clock_offsets(matched: Matched, reading_ns: int = 0) -> dict[int, ClockOffset]:
+def clock_offsets(matched: Matched, reading_ns: int = 0) -> dict[int, TraceClockOffset]:
     """
     By rank, against the lowest rank that has a trace; ranks that share no chain of operations with it are absent.
 
@@ -44,21 +44,21 @@ def clock_offsets(matched: Matched, reading_ns: int = 0) -> dict[int, ClockOffse
     ranks = sorted({rank for ranks, _ in matched for rank in ranks})
     if not ranks:
         return {}
-    found = {ranks[0]: ClockOffset(0.0, 0.0)}
+    found = {ranks[0]: TraceClockOffset(0.0, 0.0)}
     waiting = [ranks[0]]
     while waiting:
         near = waiting.pop(0)
         for far, link in pairs.get(near, {}).items():
             if far not in found:
                 own = found[near]
-                found[far] = ClockOffset(
+                found[far] = TraceClockOffset(
                     own.offset_ns + link.offset_ns, math.hypot(own.error_ns, link.error_ns) + 2 * reading_ns
                 )
                 waiting.append(far)
     return found
 
 
-def _pairs(matched: Matched) -> dict[int, dict[int, ClockOffset]]:
+def _pairs(matched: Matched) -> dict[int, dict[int, TraceClockOffset]]:
     """By rank and by another rank the latter's clock minus the former's. Ends of collectives count before messages."""
     ends: dict[tuple[int, int], list[tuple[float, float]]] = {}
     reach: dict[tuple[int, int], float] = {}
@@ -68,10 +68,10 @@ def _pairs(matched: Matched) -> dict[int, dict[int, ClockOffset]]:
         elif len(ranks) == 2 and parts[0].kind == SEND:
             # The receiver's end is later than the sender's begin, on one clock.
             reach[ranks] = min(reach.get(ranks, math.inf), parts[1].end_ns - parts[0].begin_ns)
-    found: dict[int, dict[int, ClockOffset]] = {}
+    found: dict[int, dict[int, TraceClockOffset]] = {}
     for (near, far), width in reach.items():
         if (back := reach.get((far, near))) is not None:
-            _link(found, near, far, ClockOffset((width - back) / 2, abs(width + back) / 2))
+            _link(found, near, far, TraceClockOffset((width - back) / 2, abs(width + back) / 2))
     for (near, far), seen in ends.items():
         if len(seen) >= _MIN_ENDS:
             _link(found, near, far, _from_ends(seen))
@@ -87,21 +87,21 @@ def _add_ends(
         ends.setdefault((ranks[0], rank), []).append((part.end_ns - parts[0].end_ns, transfer_ns))
 
 
-def _from_ends(seen: Sequence[tuple[float, float]]) -> ClockOffset:
+def _from_ends(seen: Sequence[tuple[float, float]]) -> TraceClockOffset:
     offset = median(difference for difference, _ in seen)
     spread = SIGMA_PER_MAD * median(abs(difference - offset) for difference, _ in seen)
     transfer = median(transfer for _, transfer in seen)
-    return ClockOffset(offset, _STANDARD_ERRORS * spread / math.sqrt(len(seen)) + transfer / _ASYMMETRY_PART)
+    return TraceClockOffset(offset, _STANDARD_ERRORS * spread / math.sqrt(len(seen)) + transfer / _ASYMMETRY_PART)
 
 
-def _link(found: dict[int, dict[int, ClockOffset]], near: int, far: int, link: ClockOffset) -> None:
+def _link(found: dict[int, dict[int, TraceClockOffset]], near: int, far: int, link: TraceClockOffset) -> None:
     found.setdefault(near, {})[far] = link
-    found.setdefault(far, {})[near] = ClockOffset(-link.offset_ns, link.error_ns)
+    found.setdefault(far, {})[near] = TraceClockOffset(-link.offset_ns, link.error_ns)
 
 
 def left_early(
     sends: Mapping[tuple[int, int], Sequence[tuple[Communication, Communication]]],
-    offsets: Mapping[int, ClockOffset],
+    offsets: Mapping[int, TraceClockOffset],
 ) -> set[tuple[int, int]]:
     """
     The (sender, receiver) pairs whose sender does not wait for its receiver: a send ended before its receive began, by

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from timesyncd.jobs.step_graph import COMPUTE, Meeting, Operation, StepGraph
-from timesyncd.jobs.trace_clocks import ClockOffset, clock_offsets, left_early
+from timesyncd.jobs.trace_clocks import TraceClockOffset, clock_offsets, left_early
 from timesyncd.jobs.trace_steps import Roles, roles_of
 from timesyncd.traces.operations import RECV, SEND, Communication, RankTrace, merged
 
@@ -43,7 +43,7 @@ class Joined:
     """
 
     graph: StepGraph
-    offsets: dict[int, ClockOffset]
+    offsets: dict[int, TraceClockOffset]
     eager: frozenset[tuple[int, int]]
     notes: tuple[str, ...]
 

@@ -17,7 +17,16 @@ from enum import StrEnum
 from statistics import fmean, median, median_low, pstdev
 from typing import TypeVar
 
-from timesyncd.jobs.step_graph import COMPUTE, CircularError, Replay, StepGraph, Wait, misfit, replay, waits
+from timesyncd.jobs.step_graph import (
+    COMPUTE,
+    CircularError,
+    OperationWait,
+    StepGraph,
+    StepReplay,
+    misfit,
+    replay,
+    waits,
+)
 from timesyncd.units import SIGMA_PER_MAD
 
 #: A rank, a stage or a group is blamed only where it takes so much longer than its like,
@@ -110,7 +119,7 @@ class WhatIf:
     causes: tuple[Cause, ...]
     by_kind: dict[str, float]
     by_stage: dict[int, float]
-    waits: tuple[Wait, ...]
+    waits: tuple[OperationWait, ...]
     misfit: float
     unknown: UnknownReason | None = None
 
@@ -204,7 +213,7 @@ class _Analysis:
         self.durations = graph.durations
         self.model = fitted(graph)
 
-    def result(self, misfit_share: float, played: Replay) -> WhatIf:
+    def result(self, misfit_share: float, played: StepReplay) -> WhatIf:
         ideal = self._ideal()
         ideal_ns = self._step_ns(ideal)
         refused = UnknownReason.REPLAY_MISFIT if misfit_share > MAX_MISFIT else None

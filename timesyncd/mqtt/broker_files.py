@@ -1,7 +1,7 @@
 """
 The files with which Mosquitto serves a fleet: its settings, its ACL and its passwords. Pure, but for the random passwords.
 
-Each user has one connection: with `use_username_as_clientid` the broker names a connection by its user, so that nobody
+Each user has one connection: with `use_username_as_clientid` the broker names a connection by its user, so that no client
 can end another's by a client identifier that is not his.
 """
 
@@ -26,7 +26,7 @@ READER_SUFFIX = "-cli"
 
 
 @dataclass(frozen=True)
-class Fleet:
+class BrokerUsers:
     """Who connects to the broker. A hub is a node too: it publishes its own clock's state, and may poll grandmasters."""
 
     nodes: Collection[str]
@@ -40,7 +40,7 @@ class Fleet:
         return [*nodes, *(f"{node}{READER_SUFFIX}" for node in nodes), *self.readers]
 
 
-def acl(fleet: Fleet, prefix: str = TOPIC_PREFIX) -> str:
+def acl(fleet: BrokerUsers, prefix: str = TOPIC_PREFIX) -> str:
     """Who may write what. No `pattern` lines: Mosquitto applies them to every user, readers included."""
     lines = ["# Written by `timesyncd broker-config`."]
     nodes = dict.fromkeys((*fleet.hubs, *fleet.nodes))
@@ -81,7 +81,7 @@ def settings(folder: str, *, has_certificates: bool, port: int = 8883) -> str:
         f"certfile {folder}/broker.pem",
         f"keyfile {folder}/broker.key",
         *(by_certificate if has_certificates else [f"password_file {folder}/passwords"]),
-        "# One connection for each user, called as the user is: nobody ends another's.",
+        "# One connection for each user, called as the user is: no client ends another's.",
         "use_username_as_clientid true",
         "allow_anonymous false",
         f"acl_file {folder}/timesyncd.acl",

@@ -330,7 +330,7 @@ class MqttLink:
             self._log_failure(received.channel.name, error)
 
     def _log_failure(self, part: str, error: BaseException) -> None:
-        """Log an error that nobody expected, with its traceback: once for each part and type."""
+        """Log an unexpected error with its traceback: once for each part and type."""
         key = f"{part}: {type(error).__name__}"
         if key not in self._logged_failures:
             self._logged_failures.add(key)

@@ -260,7 +260,7 @@ class Store:
             if isinstance(error, ProgrammingError):  # for example, the tables were dropped
                 self._close()
             return RETRY_S
-        except Exception as error:  # nobody would see that this thread ended
+        except Exception as error:  # the end of this thread would show nowhere
             if not self._has_problem:
                 log.error("%s: an unexpected error", self.location, exc_info=error)
             self._failed(StoreError(f"{self.location}: unexpected {type(error).__name__}: {error}"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd.__main__ import main
-from timesyncd.mqtt.broker_files import Fleet, acl, password_line, settings
+from timesyncd.mqtt.broker_files import BrokerUsers, acl, password_line, settings
 
 
 def test_secrets_that_are_there_are_kept(tmp_path: Path) -> None:
@@ -88,6 +88,6 @@ def test_a_password_s_line_is_what_mosquitto_computes() -> None:
 
 def test_a_prefix_and_a_port_of_one_s_own() -> None:
     """Two fleets share a broker by their prefixes."""
-    assert "topic write site-a/node/n1/#\n" in acl(Fleet(["n1"], []), "site-a")
-    assert "timesyncd/v1" not in acl(Fleet(["n1"], ["hub-a"]), "site-a")
+    assert "topic write site-a/node/n1/#\n" in acl(BrokerUsers(["n1"], []), "site-a")
+    assert "timesyncd/v1" not in acl(BrokerUsers(["n1"], ["hub-a"]), "site-a")
     assert settings("/etc/m", has_certificates=False, port=1234).splitlines()[1] == "listener 1234"

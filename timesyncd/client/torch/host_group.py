@@ -41,7 +41,7 @@ def host_group(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
     if takes(called, torch.device("cpu")):
         return called
     found = _beside.get(called)
-    if found is None or found not in distributed_c10d._world.pg_map:  # the process made its groups anew
+    if found is None or found not in distributed_c10d._world.pg_map:  # the process made its groups again
         ranks = dist.get_process_group_ranks(called)
         is_part = len(ranks) < distributed_c10d._get_default_group().size()
         found = dist.new_group(ranks, group_timeout(called), backend="gloo", use_local_synchronization=is_part)

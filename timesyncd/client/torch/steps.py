@@ -172,7 +172,7 @@ class PooledEvent:
 
 
 @dataclass(slots=True)
-class Anchor:
+class DeviceAnchor:
     """
     An event that the device reached between two host times, in CLOCK_REALTIME ns. `at_ns`: its place on the device's own clock, from the
     first anchor.
@@ -231,7 +231,7 @@ class DeviceStamps:
         self._realtime_ns = realtime_ns
         self._record_aside = record_aside
         self._pending: tuple[PooledEvent, int] | None = None
-        self._anchors: deque[Anchor] = deque(maxlen=KEPT_ANCHORS)
+        self._anchors: deque[DeviceAnchor] = deque(maxlen=KEPT_ANCHORS)
         self.largest_error_ns = 0  #: of the times that `read` gave
 
     @property
@@ -269,7 +269,7 @@ class DeviceStamps:
             elapsed_ns = _elapsed_ns(best.stamp.event, stamp.event)
         return (best.earliest_ns + best.latest_ns) // 2 + elapsed_ns, best.error_ns + _drift_ns(elapsed_ns)
 
-    def _best_anchor(self, at_ns: int) -> Anchor:
+    def _best_anchor(self, at_ns: int) -> DeviceAnchor:
         """With the smallest error there, from the newest back to the last one before that place: those before it are farther off."""
         best = self._anchors[-1]
         for anchor in reversed(self._anchors):
@@ -297,12 +297,12 @@ class DeviceStamps:
         if self._pending is None or not self._pending[0].event.query():
             return
         (stamp, recorded_ns), self._pending = self._pending, None
-        anchor = Anchor(stamp, recorded_ns, self._realtime_ns())
+        anchor = DeviceAnchor(stamp, recorded_ns, self._realtime_ns())
         if self._anchors:
             self._narrow(anchor, self._anchors[-1])
         self._anchors.append(anchor)
 
-    def _narrow(self, anchor: Anchor, former: Anchor) -> None:
+    def _narrow(self, anchor: DeviceAnchor, former: DeviceAnchor) -> None:
         """By what the former anchor leaves possible."""
         elapsed_ns = _elapsed_ns(former.stamp.event, anchor.stamp.event)
         drift_ns = _drift_ns(elapsed_ns)
