@@ -66,7 +66,9 @@ def _check_names(users: Iterable[str]) -> None:
     seen = set()
     for user in users:
         if not re.fullmatch(NAME_PATTERN, user):
-            raise ConfigError(f"{user!r} is no name: up to 64 letters, digits, dots, dashes and underscores")
+            raise ConfigError(
+                f"{user!r} is not a valid name: use up to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
+            )
         if user in seen:
             raise ConfigError(f"{user!r} would be two users: give each node and reader a name of its own")
         seen.add(user)

@@ -2,7 +2,7 @@
 The files with which Mosquitto serves a fleet: its settings, its ACL and its passwords. Pure, but for the random passwords.
 
 Each user has one connection: with `use_username_as_clientid` the broker names a connection by its user, so that no client
-can end another's by a client identifier that is not his.
+can end another's by showing that one's client identifier.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def test_with_certificates_there_are_no_passwords(tmp_path: Path) -> None:
     ("arguments", "why"),
     [
         ([], "name the nodes"),
-        (["a b"], "'a b' is no name"),
+        (["a b"], "'a b' is not a valid name"),
         (["n1", "n1-cli"], "'n1-cli' would be two users"),
         (["n1", "--reader", "n1"], "'n1' would be two users"),
         (["--nodes-file", "/nonexistent"], "/nonexistent: cannot be read"),

@@ -45,7 +45,7 @@ def test_a_second_daemon_is_refused_until_the_first_one_ends(tmp_path: Path) -> 
 
 
 def test_another_user_cannot_keep_the_daemon_from_starting(tmp_path: Path) -> None:
-    """Whoever may enter the folder may lock it; what the daemon locks, its own user alone may open."""
+    """Every user who may enter the folder may lock it; only the daemon's user may open the file that the daemon locks."""
     folder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
     RuntimeFolder(tmp_path).close()

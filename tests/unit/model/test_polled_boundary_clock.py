@@ -42,10 +42,10 @@ def test_the_budget_of_a_holdover_replaces_a_smaller_configured_error() -> None:
     assert before.gm_hard == before.parent_hard.plus(CONFIGURED_NS)
 
     in_holdover = verdict(Bound(2_500, 7), LEFT_NS)
-    told = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], in_holdover, HEALTHY.as_of_ns)
+    published = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], in_holdover, HEALTHY.as_of_ns)
     later = next_bound(ensemble, 30)
 
-    for bound in (told, later):
+    for bound in (published, later):
         assert bound is not None
         assert bound.gm_hard.bound_ns is not None and bound.parent_hard.bound_ns is not None
         assert bound.gm_hard.growth_ppb == bound.parent_hard.growth_ppb + 7
@@ -80,10 +80,10 @@ def test_a_boundary_clock_that_is_locked_again_does_not_narrow_the_bound_in_hand
     ensemble, _ = followed()
     in_holdover, locked = verdict(Bound(2_500, 7), LEFT_NS), verdict(Bound(30, 1))
     held = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], in_holdover, HEALTHY.as_of_ns)
-    told = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], locked, HEALTHY.as_of_ns)
+    published = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], locked, HEALTHY.as_of_ns)
     in_hand, later = ensemble.source_bound("ptp"), next_bound(ensemble, 30)
 
-    assert held is not None and told is None
+    assert held is not None and published is None
     assert in_hand is not None and in_hand.gm_hard == held.gm_hard
     assert later.gm_hard.bound_ns is not None and later.parent_hard.bound_ns is not None
     assert later.gm_hard.bound_ns - later.parent_hard.bound_ns == CONFIGURED_NS
@@ -93,11 +93,11 @@ def test_a_budget_that_is_used_up_leaves_the_bound_unknown() -> None:
     """Nothing bounds the boundary clock from then on; the bound against the parent stays."""
     ensemble, _ = followed()
     used_up = verdict(unbounded(Reason.HOLDOVER_BUDGET_EXCEEDED), 0)
-    told = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], used_up, HEALTHY.as_of_ns)
+    published = ensemble.update_grandmaster("t-bc", [BOUNDARY_CLOCK], used_up, HEALTHY.as_of_ns)
 
-    assert told is not None
-    assert told.gm_hard.reason is Reason.HOLDOVER_BUDGET_EXCEEDED
-    assert told.parent_hard.bound_ns is not None
+    assert published is not None
+    assert published.gm_hard.reason is Reason.HOLDOVER_BUDGET_EXCEEDED
+    assert published.parent_hard.bound_ns is not None
 
 
 @pytest.mark.parametrize(
