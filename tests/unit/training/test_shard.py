@@ -16,6 +16,7 @@ from timesyncd.training.policy.policies import ASP, SSP, Policy
 from timesyncd.training.torch.shard import (
     FlatParameters,
     JobSignature,
+    Overdue,
     RejectedRequest,
     ServerParameters,
     Shard,
@@ -250,19 +251,19 @@ def test_a_silent_rank_is_named() -> None:
     clock = Clock()
     shard = joined(3, SSP(1), now_ns=clock)
     clock.now_ns = 100
-    assert shard.overdue(10) == "", "no rank waits"
+    assert shard.overdue(10) is None, "no rank waits"
     for number in (1, 2):
         shard.push(0, number, one(0, 3))
     shard.pull(0, 2)
     clock.now_ns = 109
     shard.push(1, 1, one(1, 3))
     clock.now_ns = 110
-    assert shard.overdue(10) == ""
+    assert shard.overdue(10) is None
     clock.now_ns = 111
 
-    assert shard.overdue(10) == "rank 2 pushed no update for 0 s, while rank 0 waited"
+    assert shard.overdue(10) == Overdue(2, "rank 2 pushed no update for 0 s, while rank 0 waited")
     shard.finish(2)
-    assert shard.overdue(10) == "", "rank 1 made a request, rank 2 waits for the end"
+    assert shard.overdue(10) is None, "rank 1 made a request, rank 2 waits for the end"
 
 
 def test_ranks_that_all_wait_are_out_of_step() -> None:
@@ -274,10 +275,10 @@ def test_ranks_that_all_wait_are_out_of_step() -> None:
     shard.push(0, 1, one(0, 2))
     shard.pull(0, 1)
     clock.now_ns = 15
-    assert shard.overdue(10) == ""
+    assert shard.overdue(10) is None
     clock.now_ns = 16
 
-    assert shard.overdue(10) == "all ranks wait for each other: the ranks are out of step"
+    assert shard.overdue(10) == Overdue(None, "all ranks wait for each other: the ranks are out of step")
 
 
 @given(elements=st.lists(st.integers(0, 20), min_size=1, max_size=3), shards=st.integers(1, 5))

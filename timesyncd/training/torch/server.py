@@ -139,11 +139,14 @@ class LivenessMonitor:
     def _run(self) -> None:
         while not self._stopped.wait(_HEARTBEAT_S):
             ended = next((name for name in self._pings if not self._is_alive(name)), None)
-            reason = self._shard.overdue(int(self._connection.timeout_s * NS_PER_S))
+            overdue = self._shard.overdue(int(self._connection.timeout_s * NS_PER_S))
+            if ended is None and overdue is not None and overdue.rank is not None:
+                # The shard may find a stopped process before its ping expires: the reason must not depend on which is first.
+                ended = None if _replies(rank_name(overdue.rank)) else rank_name(overdue.rank)
             if ended is not None:
-                reason = f"{_display_name(ended)} has ended"
-            if reason:
-                return self._report(reason)
+                return self._report(f"{_display_name(ended)} has ended")
+            if overdue is not None:
+                return self._report(overdue.reason)
 
     def _is_alive(self, name: str) -> bool:
         """False: the process has ended, or did not reply for the connection's time-out."""

@@ -237,6 +237,14 @@ class _Waiting:
     since_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Why the ranks cannot continue. `rank` is the silent one, None where all wait for each other."""
+
+    rank: int | None
+    reason: str
+
+
 class Shard:
     """
     A rank's clock is the number of updates that it pushed. The shard replies to a rank when the policy no longer
@@ -337,23 +345,21 @@ class Shard:
             self._advance()
         return _completed(None)
 
-    def overdue(self, patience_ns: int) -> str:
-        """
-        Which rank was silent for longer than this while another waited for it, or that all wait for each other; empty:
-        neither.
-        """
+    def overdue(self, patience_ns: int) -> Overdue | None:
+        """Which rank was silent for longer than this while another waited for it, or that all wait for each other."""
         with self._lock:
             if not self._waiting:
-                return ""
+                return None
             first, now_ns = self._waiting[0], self._now_ns()
             absent = set(range(self._ranks)) - {waiting.rank for waiting in self._waiting}
             if not absent and now_ns - self._waiting[-1].since_ns > patience_ns:
-                return "all ranks wait for each other: the ranks are out of step"
+                return Overdue(None, "all ranks wait for each other: the ranks are out of step")
             for rank in sorted(absent):
                 silent_ns = now_ns - max(first.since_ns, self._last_request_ns[rank])
                 if silent_ns > patience_ns:
-                    return f"rank {rank} pushed no update for {silent_ns / 1e9:.0f} s, while rank {first.rank} waited"
-            return ""
+                    silence = f"pushed no update for {silent_ns / 1e9:.0f} s, while rank {first.rank} waited"
+                    return Overdue(rank, f"rank {rank} {silence}")
+            return None
 
     def _slowest(self) -> int:
         return min(self._clocks)
