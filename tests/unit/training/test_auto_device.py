@@ -15,7 +15,8 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
-from timesyncd.client.torch.steps import DeviceStamps, DeviceTimes, EventPool, Steps
+from timesyncd.client.torch.stamps import DeviceStamps, DeviceTimes, EventPool
+from timesyncd.client.torch.steps import Steps
 from timesyncd.training import synchronized
 from timesyncd.training.policy.policies import ChangeReason
 from timesyncd.training.policy.schedule import Row

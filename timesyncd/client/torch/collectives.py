@@ -19,7 +19,8 @@ from timesyncd.client.job import Job
 from timesyncd.client.slack import SchedFifo
 from timesyncd.client.torch.ddp import thread_state
 from timesyncd.client.torch.host_group import host_group
-from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
+from timesyncd.client.torch.stamps import HOST
+from timesyncd.client.torch.steps import Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 
 #: The members of torch.distributed.Work besides wait.

@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch.peer_loss import reduced_value
-from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
+from timesyncd.client.torch.stamps import HOST
+from timesyncd.client.torch.steps import Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]

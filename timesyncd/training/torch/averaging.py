@@ -22,7 +22,8 @@ from torch.distributed.tensor import DTensor
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch.host_group import host_group
-from timesyncd.client.torch.steps import HostTimes, steps_of, times_of
+from timesyncd.client.torch.stamps import HostTimes, times_of
+from timesyncd.client.torch.steps import steps_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.training.policy.schedule import ROW_WORDS, Row

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import GradBucket
 
-from timesyncd.client.torch.steps import HostTimes, Times
+from timesyncd.client.torch.stamps import HostTimes, Times
 from timesyncd.training.torch.averaging import Span
 
 #: Steps and transfers that wait for the device. A device is never so far behind: its queue holds about a thousand kernels.

@@ -25,7 +25,8 @@ from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch.host_group import group_timeout
 from timesyncd.client.torch.metering import meter_ddp, metered
 from timesyncd.client.torch.peer_loss import peer_loss_text
-from timesyncd.client.torch.steps import Record, steps_of, times_of
+from timesyncd.client.torch.stamps import times_of
+from timesyncd.client.torch.steps import Record, steps_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.training.compression import compression_hook, compressor

@@ -16,7 +16,8 @@ from torch_ranks import listening
 from timesyncd.client import Job, Kind
 from timesyncd.client.torch import all_reduce, meter_collectives
 from timesyncd.client.torch.collectives import COLLECTIVE_KINDS, TimedWork
-from timesyncd.client.torch.steps import DeviceStamps, Steps, steps_of
+from timesyncd.client.torch.stamps import DeviceStamps
+from timesyncd.client.torch.steps import Steps, steps_of
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from torch_ranks import Marks, listening
 from timesyncd.client import Job, Kind
 from timesyncd.client.torch import meter_ddp, metered, unmodified
 from timesyncd.client.torch.metering import StampedComm, _parameter_groups, _stamp_waits
-from timesyncd.client.torch.steps import HostStamps, Record, steps_of
+from timesyncd.client.torch.stamps import HostStamps
+from timesyncd.client.torch.steps import Record, steps_of
 
 WRAPPED = ("__init__", "register_comm_hook", "_register_builtin_comm_hook")
 

@@ -15,7 +15,8 @@ from timesyncd.client import Job, Kind
 from timesyncd.client.torch import metered
 from timesyncd.client.torch import steps as steps_module
 from timesyncd.client.torch.metering import end_steps_with, watch_updates
-from timesyncd.client.torch.steps import HOST, DeviceStamps, Record, Steps, steps_of
+from timesyncd.client.torch.stamps import HOST, DeviceStamps
+from timesyncd.client.torch.steps import Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Mark, step_key
 
 

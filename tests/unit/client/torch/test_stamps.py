@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.client.torch.steps import ANCHOR_INTERVAL_NS, MAX_ERROR_NS, DeviceStamps, EventPool, HostStamps
+from timesyncd.client.torch.stamps import ANCHOR_INTERVAL_NS, MAX_ERROR_NS, DeviceStamps, EventPool, HostStamps
 from timesyncd.jobs.arrivals import DEVICE_ERROR_NS
 
 MS = 1_000_000
