@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from timesyncd.client import Job
 from timesyncd.training import synchronized
-from timesyncd.training.torch.averaging import replica_hash
+from timesyncd.training.torch.replicas import replica_hash
 
 CLASSES, FEATURES, BATCH = 8, 32, 16
 

@@ -20,8 +20,8 @@ from torch_models import sgd
 from timesyncd.client import Job
 from timesyncd.client.torch import barrier, meter_collectives, meter_ddp, meter_fsdp, metered
 from timesyncd.training import near_ranks, synchronized
-from timesyncd.training.torch.averaging import average_replicas
 from timesyncd.training.torch.data import Injection
+from timesyncd.training.torch.replicas import average_replicas
 from timesyncd.training.torch.topology_groups import TwoLevel
 
 POLICIES = ["bsp", "local_sgd(h=2)", "selsync(quantile=0.5)", "bsp + topk(ratio=0.1)", "bsp + int8", "auto"]

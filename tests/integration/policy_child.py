@@ -26,7 +26,7 @@ from timesyncd.client import Job
 from timesyncd.training.policy.policies import FedAvg
 from timesyncd.training.policy.selsync import SelSync, Voter
 from timesyncd.training.torch.actions import replica_tensors
-from timesyncd.training.torch.averaging import replica_hash
+from timesyncd.training.torch.replicas import replica_hash
 from timesyncd.training.torch.synchronizer import synchronized
 
 Facts = dict[str, Any]

@@ -21,6 +21,7 @@ from timesyncd.training import synchronized
 from timesyncd.training.policy.policies import ChangeReason
 from timesyncd.training.policy.schedule import Row
 from timesyncd.training.torch import averaging, synchronizer
+from timesyncd.training.torch.rows import RowExchange
 
 MS = 1_000_000
 COMPUTE_NS = 8 * MS
@@ -163,13 +164,13 @@ class Trained:
         patch.setattr(Steps, "stamps_for", lambda steps, tensor: stamps)
         for module in (averaging, synchronizer):
             patch.setattr(module, "times_of", lambda device: DeviceTimes(EventPool(lambda: Event(timeline))))
-        send = averaging.RowExchange.send
+        send = RowExchange.send
 
-        def kept(exchange: averaging.RowExchange, row: Row) -> None:
+        def kept(exchange: RowExchange, row: Row) -> None:
             self.rows.append(row)
             send(exchange, row)
 
-        patch.setattr(averaging.RowExchange, "send", kept)
+        patch.setattr(RowExchange, "send", kept)
 
     def _module(self, timeline: Timeline, patch: pytest.MonkeyPatch) -> DistributedDataParallel:
         world = distributed_c10d._get_default_group()

@@ -1,4 +1,4 @@
-"""Averages of parameters without another process: chunks, differences, delays, and the hash of replicas."""
+"""Averages of parameters without another process: chunks, differences, and delays."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from timesyncd.training.policy.schedule import Row
-from timesyncd.training.torch import averaging
 from timesyncd.training.torch.averaging import (
     Averaging,
     DenseReducer,
-    RowExchange,
     local_gradient,
     make_chunks,
-    replica_hash,
-    state_tensors,
 )
 
 
@@ -171,71 +166,6 @@ def test_gradients_can_be_averaged() -> None:
     Averaging(parameters, FakeReducer(2), select=local_gradient).average()
     assert [p.grad.tolist() for p in parameters if p.grad is not None] == [[5, 5], [1, 1]]
     assert numbers([p.detach() for p in parameters]) == [1, 1]
-
-
-@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40), st.data())
-def test_a_hash_covers_every_bit(values: list[float], data: st.DataObject) -> None:
-    """Whichever bit of whichever number differs; the same bits have the same hash, wherever they lie."""
-    tensor, other = torch.tensor(values), torch.tensor(values)
-    assert 0 <= replica_hash([tensor]) == replica_hash([other.clone()]) < 2**61
-    place, bit = data.draw(st.integers(0, len(values) - 1)), data.draw(st.integers(0, 31))
-    other.view(torch.int32)[place] ^= torch.tensor(1 << bit, dtype=torch.int64).to(torch.int32)
-    assert replica_hash([tensor]) != replica_hash([other])
-
-
-def test_a_hash_covers_the_order() -> None:
-    """Of numbers and of tensors; halves of odd length and tensors of other strides have one too."""
-    assert replica_hash(of(1, 2)) != replica_hash(of(2, 1))
-    assert replica_hash([torch.tensor([1.0, 2.0])]) != replica_hash([torch.tensor([2.0, 1.0])])
-    assert replica_hash([torch.ones(3, dtype=torch.half)]) != replica_hash([torch.zeros(3, dtype=torch.half)])
-    square = torch.arange(4.0).view(2, 2)
-    assert replica_hash([square.t()]) == replica_hash([square.t().contiguous()]) != replica_hash([square])
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "shapes"),
-    [
-        (lambda p: torch.optim.SGD(p, lr=0.1), []),
-        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), [(1, 3), (1,), ()]),
-        (lambda p: torch.optim.AdamW(p, lr=0.1), [(1, 3)] * 2 + [(1,)] * 2 + [()] * 2),
-    ],
-)
-def test_the_state_of_an_optimizer(optimizer: Any, shapes: list[tuple[int, ...]]) -> None:
-    """Includes states of one number, as of a bias of one output; excludes the step count, which is equal on all ranks."""
-    module = nn.Linear(3, 1)
-    module.scale = nn.Parameter(torch.tensor(2.0))
-    its = optimizer(module.parameters())
-    (module(torch.ones(2, 3)) * module.scale).sum().backward()
-    its.step()
-    assert sorted(tuple(t.shape) for t in state_tensors(its)) == sorted(shapes)
-
-
-@pytest.mark.parametrize("limit", [64, 2])
-def test_rows_reach_every_rank(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order, several in transit at a time; each to each, or down a tree where there are more ranks than a limit."""
-    monkeypatch.setattr(averaging, "MAX_RANKS_EACH_TO_EACH", limit)
-    with ranks(5) as group:
-        exchanges = [RowExchange(each) for each in group.groups]
-
-        def run(rank: int) -> list[list[int]]:
-            for step in range(3):
-                exchanges[rank].send(Row(step, compute_ns=100 * step + rank))
-            return [[row.compute_ns for row in exchanges[rank].receive(step)] for step in range(3)]
-
-        received = group.all(run)
-
-    assert received == [[[100 * step + rank for rank in range(5)] for step in range(3)]] * 5
-
-
-@pytest.mark.parametrize("limit", [64, 1])
-def test_rows_of_a_silent_rank_raise(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the group's time-out, as torch's own collectives do."""
-    monkeypatch.setattr(averaging, "MAX_RANKS_EACH_TO_EACH", limit)
-    with ranks(2, timeout_s=1) as group:
-        exchange = RowExchange(group.groups[0])
-        exchange.send(Row(0))
-        with pytest.raises(RuntimeError, match="Timed out"):
-            exchange.receive(0)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from timesyncd.training.torch.averaging import read_together
 from timesyncd.training.torch.measurements import StepSummary, StepTimer
+from timesyncd.training.torch.replicas import read_together
 
 #: Of a step: its loss, and whether it ended with an averaging.
 Step = tuple[float, bool]

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
 from timesyncd.training import synchronized
-from timesyncd.training.torch.averaging import read_together
 from timesyncd.training.torch.measurements import PAIRS, SAMPLED, Dissimilarity
+from timesyncd.training.torch.replicas import read_together
 
 RANKS, SIZE = 4, 50_000
 

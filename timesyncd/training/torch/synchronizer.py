@@ -44,17 +44,15 @@ from timesyncd.training.policy.schedule import (
 from timesyncd.training.policy.selsync import SelSync, Voter
 from timesyncd.training.policy.text import PolicyOverride, Strategy, parse_collective_policy, parse_policy
 from timesyncd.training.torch.actions import Action, AverageParameters, action_for, replica_tensors, square_norm
-from timesyncd.training.torch.averaging import (
-    BucketReducer,
-    DenseReducer,
+from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, Span
+from timesyncd.training.torch.measurements import Dissimilarity, StepTimer
+from timesyncd.training.torch.replicas import (
     OptimizerStateMismatch,
     ReplicaCheck,
-    RowExchange,
-    Span,
     average_replicas,
     read_together,
 )
-from timesyncd.training.torch.measurements import Dissimilarity, StepTimer
+from timesyncd.training.torch.rows import RowExchange
 from timesyncd.training.torch.topology_groups import TwoLevel, two_level
 
 
