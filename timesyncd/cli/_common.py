@@ -94,6 +94,12 @@ def store_place(args: Namespace, without: str) -> StoreLocation:
     return StoreLocation.of(settings)
 
 
+def report_damaged(rows: int) -> None:
+    """On standard error, so that JSON lines stay JSON lines."""
+    if rows:
+        print(f"timesyncd: {rows} damaged rows of the store are left out: docs/store.md, Damage", file=sys.stderr)
+
+
 _EXTRA = ("jinja2", "matplotlib", "pydantic")
 
 

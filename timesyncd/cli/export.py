@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument
+from timesyncd.cli._common import add_config_argument, report_damaged
 from timesyncd.errors import ConfigError
 from timesyncd.units import span_ns
 
@@ -50,6 +50,7 @@ def run(args: Namespace) -> int:
     """
     from timesyncd.cli._common import store_place
     from timesyncd.store.export import export
+    from timesyncd.store.history import damaged_rows
 
     _check(args)
     place = store_place(args, "so there is nothing to export")
@@ -67,6 +68,8 @@ def run(args: Namespace) -> int:
         if rows
         else f"{args.output}: 0 rows: the store has none between --since and --until"
     )
+    if args.span == "raw":
+        report_damaged(damaged_rows(*what[:2], *what[3:]))
     return 0
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 
 from timesyncd.bound import Reason
-from timesyncd.cli._common import add_config_argument, count_of, store_place
+from timesyncd.cli._common import add_config_argument, count_of, report_damaged, store_place
 from timesyncd.daemon.source_states import whole_seconds
 from timesyncd.sample import KernelSample, Movement
 from timesyncd.units import duration_text, span_ns
@@ -61,7 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """0; 2 for a source that the store does not know. Raises ConfigError, StoreError."""
-    from timesyncd.store.history import sources
+    from timesyncd.store.history import damaged_rows, sources
 
     place = store_place(args, "so there is no history")
     known = sources(place)
@@ -80,6 +80,7 @@ def run(args: Namespace) -> int:
         _print_json(records)
     else:
         _print_table(args.source, kind, list(records), limit)
+    report_damaged(damaged_rows(place, args.source, *span))
     return 0
 
 
@@ -183,6 +184,13 @@ def _times(record: Record, zone: tzinfo | None) -> list[str]:
 
 
 def _cells(record: Record, width: int) -> list[str]:
+    try:
+        return _cells_of(record, width)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return [""] * width + ["this row is damaged: a value of it is none that the daemon stores"]
+
+
+def _cells_of(record: Record, width: int) -> list[str]:
     match record["kind"]:
         case "clock":
             return _clock(record)

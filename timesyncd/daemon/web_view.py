@@ -154,6 +154,7 @@ class WebView:
             store_rows_total=store.stored if store else None,
             store_dropped_total=store.dropped if store else None,
             store_rollups_total=store.counts.rolled_up if store else None,
+            store_damaged_values_total=store.counts.damaged_values if store else None,
             outbox_sent_total=window.sent if window else None,
             outbox_resent_total=window.resent if window else None,
             outbox_lost_total=store.outbox_lost if store and history else None,

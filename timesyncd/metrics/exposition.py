@@ -45,6 +45,7 @@ class Counters:
     store_rows_total: int | None = None
     store_dropped_total: int | None = None
     store_rollups_total: int | None = None
+    store_damaged_values_total: int | None = None
     outbox_sent_total: int | None = None
     outbox_resent_total: int | None = None
     outbox_lost_total: int | None = None
@@ -66,6 +67,7 @@ COUNTER_HELP = {
     "store_rows_total": "Rows committed to the store.",
     "store_dropped_total": "Rows that the store dropped: queue overflow, or no column for the value.",
     "store_rollups_total": "Minutes and hours of a source that were rolled up.",
+    "store_damaged_values_total": "Stored values that the roll-ups leave out: they have not their column's type.",
     "outbox_sent_total": "History rows sent to the hubs for the first time.",
     "outbox_resent_total": "History rows sent again because no hub confirmed them.",
     "outbox_lost_total": "History rows dropped before a hub confirmed them: too old, or outbox full.",

@@ -20,6 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow, Rollup, Summary
+from timesyncd.store.intact import intact
 from timesyncd.store.tables import event, received, rollup
 
 MAX_QUANTITIES = 32
@@ -128,6 +129,7 @@ class ArchiveProgress:
 def progress(connection: Connection, *nodes: str) -> dict[str, ArchiveProgress]:
     """The progress of each of these nodes, or of all nodes if none is given, by node name."""
     rows = select(received.c.node, received.c.stream, received.c.stored_up_to, received.c.lost)
+    rows = rows.where(intact(*received.c))
     chosen = rows.where(received.c.node.in_(nodes)) if nodes else rows
     return {row.node: ArchiveProgress(*row) for row in connection.execute(chosen)}
 

@@ -25,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.config import StoreSettings, check_store_url
 from timesyncd.errors import ConfigError, StoreError
+from timesyncd.store.intact import LENIENT_TEXT
 
 if TYPE_CHECKING:
     import psycopg
@@ -169,6 +170,7 @@ def _sqlite_writer(path: Path, *, durable: bool) -> Engine:
     @event.listens_for(engine, "connect")
     def _connected(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None
+        connection.text_factory = LENIENT_TEXT
         connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
 
     @event.listens_for(engine, "begin")
@@ -193,9 +195,13 @@ def _sqlite_reader(path: Path) -> Engine:
         raise StoreError(f"{path}: no such store; `timesyncd run` creates it") from error
     at_rest = not path.with_name(path.name + "-wal").exists()
     uri = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if at_rest else ''}"
-    return create_engine(
-        "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=BUSY_S), poolclass=NullPool
-    )
+
+    def open_reader() -> sqlite3.Connection:
+        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S)
+        connection.text_factory = LENIENT_TEXT
+        return connection
+
+    return create_engine("sqlite://", creator=open_reader, poolclass=NullPool)
 
 
 #: Longer than any statement of the writer takes; a migration has no limit.

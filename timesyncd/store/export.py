@@ -15,6 +15,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Connection, Select, Table, f
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.index_scans import local_node
+from timesyncd.store.intact import intact
 from timesyncd.store.rollups import HOUR_S, MINUTE_S
 from timesyncd.store.rows import stored_columns
 from timesyncd.store.tables import (
@@ -92,7 +93,7 @@ def _rows(
     at = table.c.realtime_ns
     columns = stored_columns(table)
     order = [at, table.c.quantity if table is rollup else table.c.id]
-    return columns, select(*columns).where(*of_source, at >= since_ns, at < until_ns).order_by(*order)
+    return columns, select(*columns).where(*of_source, at >= since_ns, at < until_ns, intact(*table.c)).order_by(*order)
 
 
 def _raw_table(connection: Connection, source: str) -> Table:

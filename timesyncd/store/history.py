@@ -12,15 +12,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Select, Table, func, select, tuple_
+from sqlalchemy import Connection, Select, Table, func, not_, select, tuple_
 
 from timesyncd.bound import Reason
-from timesyncd.errors import ConfigError
+from timesyncd.errors import ConfigError, StoreError
 from timesyncd.sample import CHANGES, ClockSample, ClockState, NoSample, NoSampleCause, PhcSample, PortState
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.index_scans import source_names
+from timesyncd.store.intact import intact
 from timesyncd.store.tables import (
     SLOW,
+    TIMED,
     alarm_event,
     clock_sample,
     event,
@@ -90,6 +92,26 @@ def events(location: StoreLocation, source: str, since_realtime_ns: int, until_r
     yield from sorted(found, key=lambda record: int(record["realtime_ns"]))
 
 
+def damaged_rows(location: StoreLocation, source: str, since_realtime_ns: int, until_realtime_ns: int) -> int:
+    """
+    The number of a source's rows in [since, until) that the other queries leave out: a value of theirs has not its column's type.
+    Raises StoreError.
+    """
+    with reading(location) as connection:
+        return sum(
+            connection.scalar(
+                select(func.count()).where(
+                    table.c.source == source,
+                    table.c.realtime_ns >= since_realtime_ns,
+                    table.c.realtime_ns < until_realtime_ns,
+                    not_(intact(*table.c)),
+                )
+            )
+            or 0
+            for table in TIMED
+        )
+
+
 def cloud_events(
     location: StoreLocation,
     node: str | None,
@@ -108,6 +130,7 @@ def cloud_events(
     columns = event.c
     order = (columns.realtime_ns, columns.sequence, columns.node)
     rows = select(event).where(columns.realtime_ns >= since_realtime_ns, columns.realtime_ns < until_realtime_ns)
+    rows = rows.where(intact(*columns))
     if node is not None:
         rows = rows.where(columns.node == node)
     if type is not None:
@@ -150,6 +173,7 @@ def time_error_envelope(
         .where(
             columns.source == source, columns.realtime_ns >= since_realtime_ns, columns.realtime_ns < until_realtime_ns
         )
+        .where(intact(*columns))
         .group_by(columns.channel, columns.metric, at)
         .order_by(columns.channel, columns.metric, at)
     )
@@ -167,7 +191,8 @@ def last_locked(location: StoreLocation, source: str) -> Record | None:
     Raises StoreError.
     """
     columns = grandmaster_sample.c
-    of_source = select(grandmaster_sample).where(columns.source == source).order_by(columns.realtime_ns.desc())
+    of_source = select(grandmaster_sample).where(columns.source == source, intact(*columns))
+    of_source = of_source.order_by(columns.realtime_ns.desc())
     not_holdover = columns.clock_state.not_in((*_HOLDOVERS, ClockState.UNKNOWN.value))
     invalid = columns.clock_state.in_(_HOLDOVERS) & columns.utc_reason_code.not_in(_DATED)
     with reading(location) as connection:
@@ -209,6 +234,7 @@ def _slow_before(connection: Connection, record: Record) -> Record:
     last = (
         select(*(columns[name] for name in SLOW))
         .where(columns.source == record["source"], columns.realtime_ns <= record["realtime_ns"], columns.whole)
+        .where(intact(*columns))
         .order_by(columns.realtime_ns.desc())
         .limit(1)
     )
@@ -218,7 +244,8 @@ def _slow_before(connection: Connection, record: Record) -> Record:
 
 def _span(table: Table, source: str, since_ns: int, until_ns: int) -> Select[Any]:
     time = table.c.realtime_ns
-    return select(table).where(table.c.source == source, time >= since_ns, time < until_ns).order_by(time, table.c.id)
+    within = (table.c.source == source, time >= since_ns, time < until_ns, intact(*table.c))
+    return select(table).where(*within).order_by(time, table.c.id)
 
 
 def _records(connection: Connection, kind: Kind, rows: Select[Any]) -> Iterator[Record]:
@@ -259,11 +286,22 @@ def _readings(
         events(location, source, *span), samples(location, source, *span), key=lambda row: int(row["realtime_ns"])
     )
     for record in found:
-        if record["kind"] == "clock":
-            sample = _clock_sample(record)
-            yield sample.read_ns + sample.real_minus_boot_ns, sample
-        elif record["kind"] == "event" and record["reason_code"] is not None:
-            yield record["realtime_ns"], no_sample(record)
+        try:
+            reading = _reading(record)
+        except (KeyError, TypeError, ValueError) as error:
+            when = f"the row of {source} at {record['realtime_ns']} ns"
+            raise StoreError(f"{location}: {when} is damaged: {type(error).__name__}: {error}") from error
+        if reading is not None:
+            yield reading
+
+
+def _reading(record: Record) -> tuple[int, ClockSample | NoSample] | None:
+    if record["kind"] == "clock":
+        sample = _clock_sample(record)
+        return sample.read_ns + sample.real_minus_boot_ns, sample
+    if record["kind"] == "event" and record["reason_code"] is not None:
+        return record["realtime_ns"], no_sample(record)
+    return None
 
 
 def _clock_sample(record: Record) -> ClockSample:

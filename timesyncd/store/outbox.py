@@ -16,6 +16,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import CloudEvent, HistoryRow, Rollup
 from timesyncd.store.archive import storable
+from timesyncd.store.intact import intact
 from timesyncd.store.tables import outbox, outbox_counter
 
 _CHUNK_ROWS = 100
@@ -46,9 +47,24 @@ class OutboxPage:
 def open_stream(connection: Connection, now_realtime_ns: int) -> OutboxStream:
     """The stream of this store, which begins at the first call. Call it before `append` and `page`."""
     if (stream := _stream(connection)) is None:
-        stream = OutboxStream(now_realtime_ns // NS_PER_S, 1)
-        connection.execute(insert(outbox_counter).values(stream=stream.stream, next_sequence=stream.next_sequence))
+        stream = begin_stream(connection, now_realtime_ns // NS_PER_S)
     return stream
+
+
+def begin_stream(connection: Connection, number: int) -> OutboxStream:
+    """
+    Begin another stream, whose first rows are those that wait.
+
+    Needed where the counter was lost or may be too old: a sequence number that is given twice is a row that no hub takes.
+    """
+    waiting: list[HistoryRow] = []
+    while chunk := _readable(connection, waiting[-1].sequence if waiting else 0, _CHUNK_ROWS)[0]:
+        waiting += chunk
+    connection.execute(delete(outbox))
+    connection.execute(delete(outbox_counter))
+    connection.execute(insert(outbox_counter).values(stream=number, next_sequence=1))
+    append(connection, [(row.realtime_ns, what) for row in waiting if (what := row.rollup or row.event) is not None])
+    return _open_stream(connection)
 
 
 def append(connection: Connection, rows: Sequence[tuple[int, Rollup | CloudEvent]]) -> list[int]:
@@ -82,6 +98,7 @@ def _readable(connection: Connection, after: int, limit: int) -> tuple[list[Hist
     rows: list[HistoryRow] = []
     unreadable: list[int] = []
     in_order = select(outbox.c.sequence, cast(outbox.c.row, String)).order_by(outbox.c.sequence)
+    in_order = in_order.where(intact(outbox.c.sequence, outbox.c.realtime_ns))
     chosen = in_order.limit(max(limit, _CHUNK_ROWS))
     while not rows and (found := connection.execute(chosen.where(outbox.c.sequence > after)).all()):
         for number, text in found:
@@ -108,13 +125,15 @@ def trim(connection: Connection, before_realtime_ns: int, max_rows: int) -> int:
     """
     next_sequence = _open_stream(connection).next_sequence
     young = select(outbox.c.sequence).where(outbox.c.realtime_ns >= before_realtime_ns).order_by(outbox.c.sequence)
+    young = young.where(intact(outbox.c.sequence, outbox.c.realtime_ns))
     first_young = connection.scalar(young.limit(1)) or next_sequence
     keep_from = max(first_young, next_sequence - max_rows)
     return connection.execute(delete(outbox).where(outbox.c.sequence < keep_from)).rowcount
 
 
 def _stream(connection: Connection) -> OutboxStream | None:
-    row = connection.execute(select(outbox_counter.c.stream, outbox_counter.c.next_sequence)).first()
+    columns = outbox_counter.c
+    row = connection.execute(select(columns.stream, columns.next_sequence).where(intact(*columns))).first()
     return None if row is None else OutboxStream(row.stream, row.next_sequence)
 
 

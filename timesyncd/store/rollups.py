@@ -65,11 +65,12 @@ def rollup_values(node: str, made: Rollup) -> list[Values]:
 class RollupBuilder:
     """
     Makes the node's roll-ups one by one. The table shows which exist, so that neither a restart nor a clock that steps back
-    doubles or changes one.
+    doubles or changes one. `damaged_values` counts the values that it left out: they have not their column's type.
     """
 
     def __init__(self, node: str) -> None:
         self._node = node
+        self.damaged_values = 0
         self.forget()
 
     def forget(self) -> None:
@@ -95,7 +96,9 @@ class RollupBuilder:
             return []
         if _is_made(connection, self._node, self._open[-1], begins_ns):
             return []
-        return [_rolled_up(connection, self._open[-1], begins_ns)]
+        made, damaged_values = _rolled_up(connection, self._open[-1], begins_ns)
+        self.damaged_values += damaged_values
+        return [made] if made.quantities else []
 
     def _next(self, connection: Connection, series: _Series, now_ns: int) -> int | None:
         """Where the next span begins that has samples and has ended; None if there is none."""
@@ -105,7 +108,7 @@ class RollupBuilder:
             from_ns = _first_to_make(connection, self._node, series, now_ns)
         span_ns = span_s * NS_PER_S
         at = table.c.realtime_ns
-        first_ns = connection.scalar(select(func.min(at)).where(table.c.source == source, at >= from_ns))
+        first_ns = connection.scalar(select(func.min(at)).where(table.c.source == source, at >= from_ns, at <= now_ns))
         begins_ns = from_ns if first_ns is None else first_ns // span_ns * span_ns
         if first_ns is None or begins_ns + span_ns + GRACE_NS > now_ns:
             self._next_ns[series] = from_ns
@@ -143,17 +146,20 @@ def _made(node: str, series: _Series) -> ColumnElement[bool]:
     return and_(columns.node == node, columns.source == source, columns.quantity == first, columns.span_s == span_s)
 
 
-def _rolled_up(connection: Connection, series: _Series, begins_ns: int) -> Rollup:
+def _rolled_up(connection: Connection, series: _Series, begins_ns: int) -> tuple[Rollup, int]:
+    """The roll-up, and the number of damaged values, which are left out."""
     table, source, span_s = series
     names = QUANTITIES[table]
     within = (table.c.realtime_ns >= begins_ns, table.c.realtime_ns < begins_ns + span_s * NS_PER_S)
     rows = select(*(table.c[name] for name in names)).where(table.c.source == source, *within)
-    values = [array("q") for _ in names]
+    values, damaged_values = [array("q") for _ in names], 0
     for chunk in connection.execute(rows, execution_options={"yield_per": _CHUNK_ROWS}).partitions():
         for of, column in zip(values, zip(*chunk, strict=True), strict=True):
-            of.extend(value for value in column if value is not None)
+            of.extend(intact := [value for value in column if isinstance(value, int)])
+            damaged_values += len(column) - len(intact) - column.count(None)
     quantities = {name: summary(of) for name, of in zip(names, values, strict=True) if of}
-    return Rollup(source=source, span_s=span_s, begins_realtime_ns=begins_ns, quantities=quantities)
+    rolled_up = Rollup(source=source, span_s=span_s, begins_realtime_ns=begins_ns, quantities=quantities)
+    return rolled_up, damaged_values
 
 
 STEP_ROWS = 500

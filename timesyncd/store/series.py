@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Float, RowMapping, Select, Tab
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.index_scans import distinct_keys, local_node
+from timesyncd.store.intact import intact
 from timesyncd.store.rollups import HOUR_S, MINUTE_S, QUANTITIES, Span, summary
 from timesyncd.store.tables import incarnation, rollup
 
@@ -113,12 +114,13 @@ class _SeriesQuery:
     def _values(self, within: ColumnElement[bool]) -> Select[Any]:
         assert self._raw is not None
         at, value = self._raw.c.realtime_ns, self._raw.c[self._quantity]
-        return select(at, value).where(within, value.is_not(None)).order_by(at)
+        return select(at, value).where(within, value.is_not(None), intact(at, value)).order_by(at)
 
     def _rows(self, span_s: Span, since_ns: int, until_ns: int) -> list[Record]:
         """The newest `max_rows` roll-ups of this span, oldest first."""
         columns = [rollup.c[name] for name in _COLUMNS]
         rows = select(*columns).where(self._series, rollup.c.span_s == span_s, _begin(since_ns, until_ns))
+        rows = rows.where(intact(*columns))
         newest = rows.order_by(rollup.c.realtime_ns.desc()).limit(self._max_rows)
         return [dict(row) for row in reversed(self._connection.execute(newest).mappings().all())]
 
@@ -128,7 +130,7 @@ class _SeriesQuery:
         if step == 1:
             return self._rows(HOUR_S, since_ns, until_ns)
         group = rollup.c.realtime_ns // (step * HOUR_S * NS_PER_S)
-        of_hours = and_(self._series, rollup.c.span_s == HOUR_S, _begin(since_ns, until_ns))
+        of_hours = and_(self._series, rollup.c.span_s == HOUR_S, _begin(since_ns, until_ns), intact(*rollup.c))
         merged = select(*_merged_columns()).where(of_hours).group_by(group).order_by("realtime_ns")
         rows = self._connection.execute(merged).mappings()
         return [_rounded(row) for row in rows]

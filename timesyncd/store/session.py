@@ -18,6 +18,7 @@ from timesyncd.store import archive, outbox, rollups, tables
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.backlog import Gap, RowBatch
 from timesyncd.store.engine import StoreLocation, identity, writer_engine
+from timesyncd.store.intact import intact
 from timesyncd.store.rollups import Retention, RollupBuilder, rollup_values
 from timesyncd.store.rows import CLOCK_COLUMNS, EventEntry, Values, stored_columns, values_of
 
@@ -82,7 +83,7 @@ def next_incarnation(location: StoreLocation, node: str, now_ns: int) -> int:
     table = tables.incarnation
     try:
         with engine.begin() as connection:
-            last = connection.scalar(select(table.c.incarnation).where(table.c.node == node))
+            last = connection.scalar(select(table.c.incarnation).where(table.c.node == node, intact(*table.c)))
             number = max(now_ns // NS_PER_S, 0 if last is None else last + 1)
             connection.execute(delete(table).where(table.c.node == node))
             connection.execute(insert(table).values(node=node, incarnation=number, started_realtime_ns=now_ns))
@@ -110,9 +111,13 @@ class OutboxLimits:
 
 @dataclass(slots=True)
 class StoreCounters:
-    """Since the daemon's start: spans rolled up, rows of other nodes' histories stored, and rows that those nodes lost before."""
+    """
+    Since the daemon's start: spans rolled up, damaged values that they leave out, rows of other nodes' histories stored, and rows
+    that those nodes lost before.
+    """
 
     rolled_up: int = 0
+    damaged_values: int = 0
     history_stored: int = 0
     history_lost: int = 0
 
@@ -182,8 +187,16 @@ class StoreSession:
             with self._engine.begin() as connection:
                 made = self._roll_up_step(connection, now_ns)
             self._counts.rolled_up += made
+            self._count_damaged()
             added |= made > 0
         return added and self._limits is not None
+
+    def _count_damaged(self) -> None:
+        """Logged once: all values of a damaged page may be left out."""
+        new, self._rollups.damaged_values = self._rollups.damaged_values, 0
+        if new and not self._counts.damaged_values:
+            log.warning("%s: damaged values are left out of the roll-ups and counted (%d so far)", self._location, new)
+        self._counts.damaged_values += new
 
     def archive(self, batches: list[HistoryBatch]) -> tuple[list[ArchiveProgress], int]:
         """Store other nodes' batches; returns the new progress of each node and the number of malformed batches."""

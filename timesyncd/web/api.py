@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from aiohttp import web
+from pydantic import ValidationError
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
@@ -355,6 +356,8 @@ async def _read_list(request: web.Request, read: Callable[[StoreLocation], Page]
         return list_response(request, *await asyncio.to_thread(read, place))
     except StoreError as error:
         return error_response(503, str(error))
+    except ValidationError as error:
+        return error_response(503, f"{place}: a damaged row: {error.title}: {error.errors()[0]['msg']}")
 
 
 HISTORY_ROUTES = (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import time
 from argparse import ArgumentParser, ArgumentTypeError
+from contextlib import closing
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -353,3 +355,28 @@ def test_an_invalid_span_is_an_error(text: str) -> None:
     """The error gives the format of a span."""
     with pytest.raises(ArgumentTypeError, match="90s, 15m, 1h, 2d"):
         span_ns(text)
+
+
+def test_damaged_rows_are_left_out_with_their_number(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number that became a text costs its own row; standard error states how many, and no row is a traceback."""
+    copy = tmp_path / "history.sqlite"
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+        with target:
+            target.execute("UPDATE clock_sample SET offset_ns = 'abc' WHERE id IN (7, 8)")
+            target.execute("UPDATE clock_sample SET path_delay_ns = x'00', terms = '{' WHERE id = 9")
+            target.execute("UPDATE grandmaster_sample SET alarms = '[1]'")
+    parser = ArgumentParser()
+    history.add_arguments(parser)
+    statuses = [
+        history.run(parser.parse_args([*words, "--store", str(copy)]))
+        for words in (["ptp", "--json"], ["ptp", "--limit", "1000"], ["gm"])
+    ]
+    printed = capsys.readouterr()
+
+    assert statuses == [0, 0, 0]
+    assert printed.err == "timesyncd: 3 damaged rows of the store are left out: docs/store.md, Damage\n" * 2
+    assert len([line for line in printed.out.splitlines() if line.startswith('{"kind": "clock"')]) == 197
+    assert "this row is damaged" in printed.out
