@@ -98,6 +98,9 @@ _LONGEST_MARK_NS = 50_000
 ARRIVAL_AFTER_NS = 1_000_000_000
 SIGN_EVERY_NS = 5_000_000_000
 
+#: The most synchronizations that a rank is inside at once; the oldest is forgotten.
+MAX_ARRIVALS = 4096
+
 _realtime_ns = time.time_ns
 _monotonic_ns = time.monotonic_ns
 
@@ -131,6 +134,7 @@ class Meter:
         self._newest_key = NO_KEY
         self._signed_ns = _monotonic_ns()
         self._signs = False
+        self._hidden = False
         # Re-entrant: a signal handler may close, or mark, in the middle of a mark; the latter mark is lost.
         self._lock = threading.RLock()
         self._busy = False
@@ -256,6 +260,8 @@ class Meter:
             if not self._signs:
                 self._signs = True
                 _watch()
+            if len(self._arrivals) >= MAX_ARRIVALS:
+                del self._arrivals[next(iter(self._arrivals))]
             ordinal = self._numbering.next_of_kind(key, kind)
             arrival = OpenArrival(key, ordinal, kind, _realtime_ns(), _monotonic_ns())
             self._arrivals[id(arrival)] = arrival
@@ -264,16 +270,28 @@ class Meter:
     def leave(self, arrival: OpenArrival, failed: bool = False) -> None:
         """The synchronization is over, or failed. Repeated calls have no effect."""
         with self._lock:
-            known = self._arrivals.pop(id(arrival), None)
-            self._failed = known if failed else None
+            if self._arrivals.pop(id(arrival), None) is None:
+                return
+            if not failed:
+                self._failed = None
+            elif self._failed is None or arrival.since_ns < self._failed.since_ns:
+                self._failed = arrival
+
+    def hide_presence(self) -> None:
+        """
+        Report no more that this rank is outside of every synchronization: it may be inside one that the caller cannot
+        follow.
+        """
+        self._hidden = True
 
     def report_presence(self) -> None:
         """Called once a second by a thread: report a long wait, and send the marks that no later mark would send."""
+        self._ask_arrivals()
         with self._lock:
             if self._busy or not self._signs:
                 return
             now_ns = _monotonic_ns()
-            waiting = min(self._arrivals.values(), key=lambda each: each.since_ns, default=None)
+            waiting = self._waiting()
             if (
                 waiting is not None
                 and not waiting.reported
@@ -290,18 +308,37 @@ class Meter:
             if self._signs and self._socket is not None and os.getpid() == self._pid:
                 self._signs = False
                 by_error = hasattr(sys, "last_type")
-                inside = min(self._arrivals.values(), key=lambda each: each.since_ns, default=self._failed)
+                inside = self._waiting() or self._failed
                 if by_error and inside is not None:
                     self._sign(inside)
                 now_ns = _realtime_ns()
                 self._put_sign(Kind.LEFT, self._newest_key, 0, now_ns, now_ns, int(by_error))
+
+    def _ask_arrivals(self) -> None:
+        """Ask those that are open for long whether they are over. Outside the lock: an answer may take time."""
+        before_ns = _monotonic_ns() - ARRIVAL_AFTER_NS
+        with self._lock:
+            asked = [
+                each for each in self._arrivals.values() if each.is_inside is not None and each.since_ns <= before_ns
+            ]
+        for arrival in asked:
+            inside = arrival.is_inside() if arrival.is_inside is not None else True
+            arrival.is_known = inside is not None
+            if inside is False:
+                self.leave(arrival)
+
+    def _waiting(self) -> OpenArrival | None:
+        """The first synchronization that the rank is certainly inside."""
+        known = (each for each in self._arrivals.values() if each.is_known)
+        return min(known, key=lambda each: each.since_ns, default=None)
 
     def _sign(self, waiting: OpenArrival | None) -> None:
         """Mark and send where this rank is."""
         now_ns = _realtime_ns()
         self._signed_ns = _monotonic_ns()
         if waiting is None:
-            self._put_sign(Kind.ALIVE, self._newest_key, 0, now_ns, now_ns, 0)
+            if not self._hidden and not self._arrivals:
+                self._put_sign(Kind.ALIVE, self._newest_key, 0, now_ns, now_ns, 0)
         else:
             waiting.reported = True
             self._put_sign(Kind.ARRIVAL, waiting.key, waiting.ordinal, waiting.arrival_ns, now_ns, waiting.kind)
@@ -452,9 +489,12 @@ class OpenArrival:
     """
     Returned by `Meter.arrive`: a synchronization that the rank is inside. `arrival_ns` is CLOCK_REALTIME, `since_ns`
     CLOCK_MONOTONIC.
+
+    `is_inside`, set for one that ends without a call of `leave`: whether the rank is still inside; None: unknown. The
+    thread that reports presence calls it. `is_known` False: it is not known, so it is not reported.
     """
 
-    __slots__ = ("arrival_ns", "key", "kind", "ordinal", "reported", "since_ns")
+    __slots__ = ("arrival_ns", "is_inside", "is_known", "key", "kind", "ordinal", "reported", "since_ns")
 
     def __init__(self, key: int, ordinal: int, kind: Kind, arrival_ns: int, since_ns: int) -> None:
         self.key = key
@@ -463,6 +503,8 @@ class OpenArrival:
         self.arrival_ns = arrival_ns
         self.since_ns = since_ns
         self.reported = False
+        self.is_inside: Callable[[], bool | None] | None = None
+        self.is_known = True
 
 
 _watching: list[int] = []

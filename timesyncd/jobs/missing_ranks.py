@@ -30,6 +30,7 @@ _IDLE_PART = 0.5
 MAX_RANKS_LISTED = 8
 
 _NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)
+_BUCKETS = kinds_with(Trait.BUCKET)
 
 _Place = tuple[int, int, int]
 """(step key, kind, number of synchronizations of this kind before it in the step)."""
@@ -174,7 +175,9 @@ def _cause(absent: Presence, place: _Place, waited_ns: int) -> HangCause:
     if sign.kind == Kind.LEFT:
         if sign.bytes:
             return HangCause.FAILED
-        return HangCause.EXTRA_SYNCHRONIZATION if last.step >= place[0] else HangCause.UNEQUAL_STEPS
+        # Every step has gradients: a rank that ended before them took fewer steps, even after a barrier of this step.
+        is_extra = last.step >= place[0] and place[1] not in _BUCKETS
+        return HangCause.EXTRA_SYNCHRONIZATION if is_extra else HangCause.UNEQUAL_STEPS
     return HangCause.NO_SIGN if absent.idle_ns < _IDLE_PART * waited_ns else HangCause.BUSY
 
 

@@ -235,3 +235,69 @@ def test_a_synchronization_that_fails_leaves_no_arrival(folder: Path, monkeypatc
     job.close()
 
     assert Kind.ARRIVAL not in [mark.kind for each in recorded(file_of(folder, 1)) for mark in each.marks]
+
+
+def signs(job: Job, folder: Path) -> list[int]:
+    """The kinds of the signs in the recording, after the end of the job."""
+    job.close()
+    return [
+        mark.kind for each in recorded(file_of(folder, 1)) for mark in each.marks if mark.kind in missing_ranks.SIGNS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inside", "sign"), [(True, [Kind.ARRIVAL]), (False, [Kind.ALIVE]), (None, [])], ids=["inside", "over", "unknown"]
+)
+def test_a_synchronization_that_ends_unseen_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, inside: bool | None, sign: list[Kind]
+) -> None:
+    """A device's queue is asked. Without an answer nothing is reported: neither that the rank waits nor that it does not."""
+    for name in ("ARRIVAL_AFTER_NS", "SIGN_EVERY_NS"):
+        monkeypatch.setattr(recorder_module, name, 0)
+    job = Job("job", rank=1, world_size=2, record=folder)
+    train(job, 1)
+    job.meter.arrive(job.meter.step_key(1), Kind.BUCKET).is_inside = lambda: inside
+    job.meter.report_presence()
+
+    assert signs(job, folder) == sign
+
+
+def test_a_rank_that_may_wait_unseen_does_not_say_that_it_does_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is inside leaves no trace here, so another rank that waits for it cannot accuse it of running."""
+    monkeypatch.setattr(recorder_module, "SIGN_EVERY_NS", 0)
+    job = Job("job", rank=1, world_size=2, record=folder)
+    train(job, 1)
+    job.meter.hide_presence()
+    job.meter.report_presence()
+
+    assert signs(job, folder) == []
+
+
+def test_the_first_of_several_failed_synchronizations_is_where_the_rank_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost connection fails all buckets in flight, in any order; the rank waited in the first."""
+    monkeypatch.setattr(sys, "last_type", OSError, raising=False)
+    job = Job("job", rank=1, world_size=2, record=folder)
+    train(job, 1)
+    key = job.meter.step_key(1)
+    buckets = [job.meter.arrive(key, Kind.BUCKET) for _ in range(3)]
+    for number in (1, 0, 2):
+        job.meter.leave(buckets[number], failed=True)
+    job.meter.report_left()
+    job.close()
+    marks = [mark for each in recorded(file_of(folder, 1)) for mark in each.marks]
+
+    assert [(mark.kind, mark.sync) for mark in marks[-2:]] == [(Kind.ARRIVAL, 0), (Kind.LEFT, 0)]
+
+
+def test_a_forgotten_arrival_takes_no_room_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of handles that are never waited for only so many are kept."""
+    monkeypatch.setattr(recorder_module, "MAX_ARRIVALS", 3)
+    job = Job("job", rank=1, world_size=2, record=folder)
+    for _ in range(10):
+        job.meter.arrive(job.meter.step_key(0), Kind.BUCKET)
+
+    assert [each.ordinal for each in job.meter._arrivals.values()] == [7, 8, 9]

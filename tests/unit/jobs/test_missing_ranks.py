@@ -85,6 +85,15 @@ def test_the_cause_is_what_the_rank_s_own_sign_shows(last: Mark | None, sign: Ma
     assert ("never came" in hang_text(hang)) == (cause is not HangCause.NO_SIGN)
 
 
+def test_a_rank_that_ended_after_a_barrier_but_before_the_gradients_took_fewer_steps() -> None:
+    """The barrier behind update 39 counts as step 40: what rank 0 waits in is still a step that rank 1 did not take."""
+    ended = rank(mark(40, Kind.BARRIER, 100), mark(40, Kind.LEFT, 100.2))
+    hang = find_hang({0: rank(mark(40, Kind.BARRIER, 100), waits(40, Kind.BUCKET, 100.1, 115.1)), 1: ended}, 2, None)
+
+    assert hang is not None
+    assert hang.absent[0].cause is HangCause.UNEQUAL_STEPS
+
+
 def test_a_wait_that_failed_lasted_until_the_rank_s_end() -> None:
     """The group's time-out ends rank 0 by an error: it waited until then, while rank 1 ran."""
     failed = rank(mark(39, Kind.STEP, 100), waits(40, Kind.BUCKET, 100.1, 111.1), mark(40, Kind.LEFT, 115.1, bytes=1))

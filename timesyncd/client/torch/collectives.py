@@ -42,20 +42,38 @@ _DELEGATED = (
 
 
 class TimedWork(dist.Work):
-    """Delegates everything to the work. The first `wait` calls `before_wait` before it and `after_wait` after it."""
+    """
+    Delegates everything to the work. The first `wait` calls `before_wait` before it and `after_wait` after it, or
+    `not_waited` if it raises. Without a `wait`, the end of this object calls `not_waited`.
+    """
 
-    def __init__(self, work: dist.Work, before_wait: Callable[[], None], after_wait: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        work: dist.Work,
+        before_wait: Callable[[], None],
+        after_wait: Callable[[], None],
+        not_waited: Callable[[bool], None],
+    ) -> None:
         super().__init__()
         self._work = work
         self._before_wait: Callable[[], None] | None = before_wait
         self._after_wait = after_wait
+        self._not_waited = not_waited
+
+    def __del__(self) -> None:
+        if self._before_wait is not None:
+            self._not_waited(False)
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         before_wait, self._before_wait = self._before_wait, None
         if before_wait is None:
             return self._work.wait(*args, **kwargs)
         before_wait()
-        result = self._work.wait(*args, **kwargs)
+        try:
+            result = self._work.wait(*args, **kwargs)
+        except BaseException:
+            self._not_waited(True)
+            raise
         self._after_wait()
         return result
 
@@ -123,12 +141,16 @@ class _OpenContext:
             stamps = self.steps.stamps_for(tensors[0]) if tensors else HOST
             record = Record(kind, max((_payload(argument) for argument in args[:2]), default=0), stamps)
             self.steps.number(record)
-            return record if _is_a_wait(kind, tensors) else None
+            if not _is_a_wait(kind, tensors):
+                return None
+            record.arrive(self.steps.job.meter, record.key)
+            return record
         return None
 
     def end(self, record: Record) -> None:
         with self.steps.safely:
             record.end = record.stamps.now()
+            record.leave_at_end()
             self.steps.complete(record)
 
     def follow(self, work: dist.Work, record: Record) -> dist.Work:
@@ -137,8 +159,10 @@ class _OpenContext:
         def before_wait() -> None:
             with self.steps.safely:
                 record.begin = record.stamps.now()
+                record.wait()
 
-        return TimedWork(work, before_wait, functools.partial(self.end, record))
+        record.go_on()
+        return TimedWork(work, before_wait, functools.partial(self.end, record), record.leave)
 
 
 _open: list[_OpenContext] = []
@@ -201,7 +225,13 @@ def _metering(original: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
         group = args[position] if len(args) > position else kwargs.get("group")
         data = (*args, *kwargs.values()) if with_data else ()
         begun = [(context, context.begin(kind, group, data)) for context in tuple(_open)]
-        result = original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            for _, record in begun:
+                if record is not None:
+                    record.leave(failed=True)
+            raise
         for context, record in begun:
             if record is None:
                 continue
@@ -240,10 +270,18 @@ def all_reduce(job: Job, step: int, tensor: torch.Tensor) -> None:
     with steps.safely:
         record = Record(Kind.ALL_REDUCE, _payload(tensor), steps.stamps_for(tensor))
         steps.number(record, step)
-    distributed_c10d.all_reduce(tensor)
+        if _is_a_wait(Kind.ALL_REDUCE, [tensor]):
+            record.arrive(job.meter, record.key)
+    try:
+        distributed_c10d.all_reduce(tensor)
+    except BaseException:
+        if record is not None:
+            record.leave(failed=True)
+        raise
     if record is not None and _is_a_wait(Kind.ALL_REDUCE, [tensor]):
         with steps.safely:
             record.end = record.stamps.now()
+            record.leave_at_end()
             record.stamps.anchor()
             steps.complete(record)
 

@@ -65,12 +65,15 @@ class Buckets:
     def _record(self, steps: Steps, bucket: GradBucket) -> Record:
         if bucket.index() == 0 and self._pass:  # an error ended the pass before this one
             steps.count_lost(len(self._pass))
+            for lost in self._pass:
+                lost.leave()
             self._pass = []
         if bucket.index() == 0 and (ddp := self._ddp()) is not None:
             self._group = ddp.process_group  # torch can replace a module's group
         tensor = bucket.buffer()
         kind = Kind.BUCKET if self.hook is None else Kind.HOOK
         record = Record(kind, bucket_bytes(tensor), steps.stamps_for(tensor))
+        steps.arrive(record)
         self._pass.append(record)
         if bucket.is_last():
             steps.ready(record.arrival)
@@ -120,15 +123,23 @@ def stamping_hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[to
                 return reduced.then(record.stamp_end_of_all_reduce)
         future = reduced.then(_first)
     else:
-        thread_state.hook = True
-        try:
-            future = state.hook(state.state, bucket)
-        finally:
-            thread_state.hook = False
+        future = _hooked(state.hook, state.state, bucket, record)
     if steps is not None and record is not None:
         with steps.safely:
             return _stamp_end(future, record, steps)
     return future
+
+
+def _hooked(hook: Hook, state: object, bucket: GradBucket, record: Record | None) -> torch.futures.Future[torch.Tensor]:
+    thread_state.hook = True
+    try:
+        return hook(state, bucket)
+    except BaseException:
+        if record is not None:
+            record.leave(failed=True)
+        raise
+    finally:
+        thread_state.hook = False
 
 
 def _notify(on_reduced: Callable[[], None], finished: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
@@ -152,7 +163,13 @@ def _stamp_end(
     def follow(finished: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
         with steps.safely:
             record.end = record.stamps.now()
-        return finished.value()
+        try:
+            value = finished.value()
+        except BaseException:
+            record.leave(failed=True)
+            raise
+        record.leave_at_end()
+        return value
 
     return future.then(follow)
 

@@ -218,6 +218,10 @@ class StampedComm:
         thread_state.hook = True
         try:
             work = self.comm(output_tensor=output_tensor, input_tensor=input_tensor, group=group, **rest)
+        except BaseException:
+            if record is not None:
+                record.leave(failed=True)
+            raise
         finally:
             thread_state.hook = False
         if record is None or self.steps is None:
@@ -228,8 +232,9 @@ class StampedComm:
         if not isinstance(work, dist.Work):
             _stamp_end(self.steps, record)
             return work
+        record.go_on()
         before_wait = functools.partial(_stamp_begin, self.steps, record)
-        return TimedWork(work, before_wait, functools.partial(_stamp_end, self.steps, record))
+        return TimedWork(work, before_wait, functools.partial(_stamp_end, self.steps, record), record.leave)
 
     def _begin(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any) -> Record | None:
         """None: metering is closed, or the group is not the job's."""
@@ -239,6 +244,7 @@ class StampedComm:
             larger = max(output_tensor.nbytes, input_tensor.nbytes)
             record = Record(self._kind, larger, self.steps.stamps_for(input_tensor))
             self.steps.number(record)
+            record.arrive(self.steps.job.meter, record.key)
             if self._kind is Kind.REDUCE_SCATTER:
                 self.steps.ready(record.arrival)
             return record
@@ -249,6 +255,7 @@ class StampedComm:
         former, self.gathered = self.gathered, record
         with steps.safely:
             record.end = record.stamps.now()
+            record.leave_at_end()
             if former is not None:
                 former.begin = former.end
                 steps.complete(former)
@@ -261,11 +268,13 @@ def _itself(comm: Any) -> Any:
 def _stamp_begin(steps: Steps, record: Record) -> None:
     with steps.safely:
         record.begin = record.stamps.now()
+        record.wait()
 
 
 def _stamp_end(steps: Steps, record: Record) -> None:
     with steps.safely:
         record.end = record.stamps.now()
+        record.leave_at_end()
         steps.complete(record)
 
 

@@ -4,10 +4,13 @@ Time stamps: on the host a clock reading, on a CUDA device an event that is read
 
 from __future__ import annotations
 
+import ctypes
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -46,6 +49,10 @@ class Stamps(Protocol):
         """Called once a step."""
         ...
 
+    def is_ahead(self, stamp: Any) -> bool | None:
+        """Whether the moment is still to come; None: unknown. For a thread beside the training, at any time."""
+        ...
+
 
 class HostStamps:
     """A stamp is the time itself, in CLOCK_REALTIME ns."""
@@ -61,6 +68,9 @@ class HostStamps:
 
     def anchor(self) -> None:
         pass
+
+    def is_ahead(self, stamp: int) -> bool:
+        return False
 
 
 class TimingEvent(Protocol):
@@ -199,6 +209,45 @@ def record_here(event: TimingEvent) -> None:
     event.record()
 
 
+#: Of CUDA's driver: the results of a query, and the mode in which a thread may ask while another captures a graph.
+_CUDA_SUCCESS, _CUDA_NOT_READY, _CAPTURE_RELAXED = 0, 600, 2
+
+
+@cache
+def _cuda_driver() -> Any:
+    """None: this machine has none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+class DriverQuery:
+    """
+    Asks CUDA's driver whether the device has reached an event; None: it gives no answer.
+
+    torch's own query holds the GIL while it asks, and would end the capture of a graph by another thread.
+    """
+
+    def __init__(self, driver: Callable[[], Any] = _cuda_driver) -> None:
+        self._driver = driver
+        self._thread = threading.local()
+
+    def __call__(self, event: Any) -> bool | None:
+        driver = self._driver()
+        if driver is None or not self._may_ask(driver):
+            return None
+        found = driver.cuEventQuery(ctypes.c_void_p(event.cuda_event))
+        return None if found not in (_CUDA_SUCCESS, _CUDA_NOT_READY) else bool(found == _CUDA_SUCCESS)
+
+    def _may_ask(self, driver: Any) -> bool:
+        """Whether a query by this thread leaves every capture as it is."""
+        if not getattr(self._thread, "relaxed", False):
+            mode = ctypes.c_int(_CAPTURE_RELAXED)
+            self._thread.relaxed = driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == _CUDA_SUCCESS
+        return bool(self._thread.relaxed)
+
+
 class DeviceStamps:
     """
     Stamps by events in the device's current stream, read in the host's CLOCK_REALTIME.
@@ -213,10 +262,12 @@ class DeviceStamps:
         new_event: Callable[[], TimingEvent] = cuda_event,
         realtime_ns: Callable[[], int] = time.time_ns,
         record_aside: Callable[[TimingEvent], None] = record_here,
+        query: Callable[[TimingEvent], bool | None] | None = None,
     ) -> None:
         self._pool = EventPool(new_event)
         self._realtime_ns = realtime_ns
         self._record_aside = record_aside
+        self._query = query or DriverQuery()
         self._pending: tuple[PooledEvent, int] | None = None
         self._anchors: deque[DeviceAnchor] = deque(maxlen=KEPT_ANCHORS)
         self.largest_error_ns = 0  #: of the times that `read` gave
@@ -230,6 +281,10 @@ class DeviceStamps:
         if not self._anchors or self._realtime_ns() - self._anchors[-1].latest_ns >= ANCHOR_INTERVAL_NS:
             self.anchor()
         return self._pool.recorded()
+
+    def is_ahead(self, stamp: PooledEvent) -> bool | None:
+        reached = self._query(stamp.event)
+        return None if reached is None else not reached
 
     def reached(self, stamp: PooledEvent) -> bool:
         """False until there is an anchor."""

@@ -8,6 +8,7 @@ The module also delays the exit of a process whose collectives call Python back.
 from __future__ import annotations
 
 import atexit
+import functools
 import threading
 import time
 import warnings
@@ -18,9 +19,9 @@ from typing import Any, NoReturn
 import torch
 
 from timesyncd.client.job import Job
-from timesyncd.client.meter import Meter
+from timesyncd.client.meter import Meter, OpenArrival
 from timesyncd.client.torch.peer_loss import reduced_value
-from timesyncd.client.torch.stamps import HOST, DeviceStamps, SideStream, Stamps
+from timesyncd.client.torch.stamps import HOST, DeviceStamps, HostStamps, SideStream, Stamps
 from timesyncd.ipc.job_datagram import Kind
 
 #: The longest time that gloo's threads need to release a callback after its collective, on a busy machine.
@@ -55,7 +56,7 @@ class Record:
     `begin` None: the time before `last`, when the last bucket of the same backward pass was ready, was hidden by compute.
     """
 
-    __slots__ = ("arrival", "begin", "bytes", "end", "key", "kind", "last", "number", "stamps")
+    __slots__ = ("_meter", "_open", "arrival", "begin", "bytes", "end", "key", "kind", "last", "number", "stamps")
 
     def __init__(self, kind: Kind, bytes: int, stamps: Stamps) -> None:
         self.kind = kind
@@ -67,16 +68,59 @@ class Record:
         self.end: Any = None
         self.key = 0
         self.number = 0
+        self._meter: Meter | None = None
+        self._open: OpenArrival | None = None
+
+    def arrive(self, meter: Meter, key: int) -> None:
+        """The rank comes to the synchronization now, and is inside it until it leaves."""
+        self._meter, self._open = meter, meter.arrive(key, self.kind)
+
+    def go_on(self) -> None:
+        """It was begun, and the rank goes on. Until `wait` it is not known whether the rank is inside."""
+        if self._open is not None:
+            self._open.is_known, self._open.is_inside = False, _unknown
+
+    def wait(self) -> None:
+        """The rank waits for its end from now on."""
+        if self._open is not None:
+            self._open.is_known, self._open.is_inside = True, None
+
+    def leave(self, failed: bool = False) -> None:
+        """The rank is no longer inside."""
+        if self._meter is not None and self._open is not None:
+            self._meter.leave(self._open, failed)
+
+    def leave_at_end(self) -> None:
+        """The end is stamped: a rank whose device has not reached the stamp is still inside."""
+        if isinstance(self.stamps, HostStamps):
+            self.leave()
+        elif self.end is None:  # the stamp failed
+            self.go_on()
+        elif self._open is not None:
+            self._open.is_known = False
+            self._open.is_inside = functools.partial(self.stamps.is_ahead, self.end)
 
     def stamp_end(self, finished: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-        """Chained to a future: stamps the end, and returns the future's value."""
+        """Chained to a future on the host: stamps the end, and returns the future's value."""
         self.end = self.stamps.now()
-        return finished.value()
+        try:
+            value = finished.value()
+        except BaseException:
+            self.leave(failed=True)
+            raise
+        self.leave()
+        return value
 
     def stamp_end_of_all_reduce(self, finished: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         """As `stamp_end`, for an all-reduce of one tensor."""
         self.end = self.stamps.now()
-        return reduced_value(finished)[0]
+        try:
+            value = reduced_value(finished)[0]
+        except BaseException:
+            self.leave(failed=True)
+            raise
+        self.leave()
+        return value
 
     def known(self) -> bool:
         """Whether all its times can be read."""
@@ -96,6 +140,10 @@ class Record:
 
     def _read(self, stamp: Any) -> int | None:
         return stamp if isinstance(stamp, int) else self.stamps.read(stamp)
+
+
+def _unknown() -> None:
+    return None
 
 
 class Safely:
@@ -198,6 +246,10 @@ class Steps:
         """Set when this rank's own last gradient was ready, unless a later one follows."""
         self._ready = stamp
 
+    def arrive(self, record: Record) -> None:
+        """This rank comes to the record's synchronization of the current step now."""
+        record.arrive(self.job.meter, self.job.meter.step_key(self._step))
+
     def keep(self, record: Record) -> None:
         """Keep the record until the step's end, where it gets its number in the order of these calls."""
         if len(self._kept) >= MAX_PENDING_MARKS:
@@ -273,7 +325,7 @@ class Steps:
         while pending and self._mark(pending[0]):
             pending.popleft()
         while len(pending) > MAX_PENDING_MARKS:
-            pending.popleft()
+            pending.popleft().leave()
             self.count_lost()
 
     def _mark(self, record: Record) -> bool:
@@ -282,6 +334,7 @@ class Steps:
             if not record.known():
                 return False
             times_ns = record.times_ns()
+            record.leave()
             if times_ns is None:
                 self.count_lost()
             else:
@@ -303,6 +356,7 @@ class Steps:
 
     def _refuse(self, reason: str) -> NoReturn:
         """Warn once for each reason. Raises RuntimeError, which makes a lost mark."""
+        self.job.meter.hide_presence()
         if reason not in self._refusals:
             self._refusals.add(reason)
             warnings.warn(f"timesyncd does not timestamp this: {reason}; such marks count as lost", stacklevel=3)
@@ -310,6 +364,8 @@ class Steps:
 
     def _drop(self, records: list[Record] | deque[Record]) -> None:
         self.count_lost(len(records))
+        for record in records:
+            record.leave()
         records.clear()
 
 

@@ -209,3 +209,66 @@ def test_a_compiled_graph_keeps_its_collectives(job: Job) -> None:
     with meter_collectives(job):
         compiled = torch.compile(reduced, backend="eager", fullgraph=True)
         assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def inside(job: Job) -> list[tuple[int, bool]]:
+    """The kinds of the collectives that the rank has come to and not left, and whether it is known to be inside."""
+    return [(each.kind, each.is_known) for each in job.meter._arrivals.values()]
+
+
+@pytest.mark.usefixtures("group")
+def test_a_rank_is_inside_a_collective_until_it_returns(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no longer where it raises."""
+    seen = []
+
+    def barrier() -> None:
+        seen.append(inside(job))
+        if len(seen) == 2:
+            raise RuntimeError("mine")
+
+    monkeypatch.setattr(dist, "barrier", barrier)
+    with meter_collectives(job):
+        dist.barrier()
+        with pytest.raises(RuntimeError, match="mine"):
+            dist.barrier()
+
+    assert seen == [[(Kind.BARRIER, True)], [(Kind.BARRIER, True)]]
+    assert inside(job) == []
+
+
+@pytest.mark.usefixtures("group")
+def test_a_rank_waits_for_a_handle_from_its_wait_on(job: Job) -> None:
+    """Before that it is not known to wait, and a handle that is dropped is waited for by nobody."""
+    with meter_collectives(job):
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        assert inside(job) == [(Kind.ALL_REDUCE, False)]
+        work.wait()
+        assert inside(job) == []
+        dropped = dist.all_reduce(torch.ones(3), async_op=True)
+        assert inside(job) == [(Kind.ALL_REDUCE, False)]
+        del dropped
+
+    assert inside(job) == []
+
+
+class NeverDone(dist.Work):
+    """Its wait ends by the group's time-out."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job = job
+
+    def wait(self, *args: Any) -> bool:
+        assert inside(self._job) == [(Kind.ALL_REDUCE, True)]
+        raise RuntimeError("timed out")
+
+
+@pytest.mark.usefixtures("group")
+def test_a_wait_that_fails_is_over(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a wait until then, and torch's error is unchanged."""
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group=None, async_op=False: NeverDone(job))
+    with meter_collectives(job), pytest.raises(RuntimeError, match="timed out"):
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+
+    assert inside(job) == []
+    assert job.meter._failed is not None

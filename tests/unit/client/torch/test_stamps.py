@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.client.torch.stamps import ANCHOR_INTERVAL_NS, MAX_ERROR_NS, DeviceStamps, EventPool, HostStamps
+from timesyncd.client.torch.stamps import (
+    ANCHOR_INTERVAL_NS,
+    MAX_ERROR_NS,
+    DeviceStamps,
+    DriverQuery,
+    EventPool,
+    HostStamps,
+)
 from timesyncd.jobs.arrivals import DEVICE_ERROR_NS
 
 MS = 1_000_000
@@ -253,3 +261,56 @@ def test_events_are_used_again() -> None:
     assert len(made) == 2
     assert third.event is made[0]
     assert second.event is made[1]
+
+
+class Driver:
+    """What is used of CUDA's driver: the mode in which each thread asks, and the answers."""
+
+    def __init__(self, answer: int, may_ask: int = 0) -> None:
+        self.answer, self.may_ask = answer, may_ask
+        self.modes: list[int] = []
+        self.asked: list[int | None] = []
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        self.modes.append(mode._obj.value)
+        return self.may_ask
+
+    def cuEventQuery(self, event: Any) -> int:
+        self.asked.append(event.value)
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "reached"), [(0, True), (600, False), (201, None)], ids=["reached", "ahead", "an error"]
+)
+def test_the_driver_says_whether_an_event_is_reached(answer: int, reached: bool | None) -> None:
+    """A thread asks in the mode that leaves another thread's capture of a graph as it is, which it sets once."""
+    driver = Driver(answer)
+    query = DriverQuery(lambda: driver)
+    event = SimpleNamespace(cuda_event=42)
+
+    assert [query(event), query(event)] == [reached, reached]
+    assert (driver.modes, driver.asked) == ([2], [42, 42])
+
+
+def test_a_driver_that_may_end_a_capture_is_not_asked() -> None:
+    """It does not know the mode: no answer. And a machine without a driver gives none."""
+    driver = Driver(0, may_ask=1)
+
+    assert DriverQuery(lambda: driver)(SimpleNamespace(cuda_event=42)) is None
+    assert driver.asked == []
+    assert DriverQuery(lambda: None)(SimpleNamespace(cuda_event=42)) is None
+
+
+def test_a_stamp_of_a_device_is_ahead_until_the_device_reaches_it() -> None:
+    """By the driver's answer; the host's stamps are of the past."""
+    device = Device()
+    stamps = DeviceStamps(device.event, device.host_ns, query=lambda event: event.query())
+    device.work(5 * MS)
+    stamp = stamps.now()
+
+    assert stamps.is_ahead(stamp) is True
+    device.now_ns += 5 * MS
+    assert stamps.is_ahead(stamp) is False
+    assert DeviceStamps(device.event, device.host_ns, query=lambda event: None).is_ahead(stamp) is None
+    assert HostStamps().is_ahead(HostStamps().now()) is False

@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch_ranks import Marks, listening
 
 from timesyncd.client import Job, Kind
+from timesyncd.client import meter as meter_module
 from timesyncd.client.torch import metered
 from timesyncd.client.torch import steps as steps_module
 from timesyncd.client.torch.metering import end_steps_with, watch_updates
@@ -405,3 +406,58 @@ def test_the_error_of_a_device_s_stamps_widens_the_clock_s_bound(rank: Rank, mon
     assert times_ns is not None
     assert error_ns >= 2_000
     assert (with_marks.gm_bound_ns, after.gm_bound_ns) == (1_000 + error_ns, 1_000)
+
+
+class UnreachedStamps(DeviceStamps):
+    """Of a device that does not come to the end of its queue; `ahead` is what its driver says."""
+
+    def __init__(self) -> None:
+        self.ahead = True
+
+    def now(self) -> Any:
+        return object()
+
+    def reached(self, stamp: Any) -> bool:
+        return not self.ahead
+
+    def read(self, stamp: Any) -> int:
+        return 1_700_000_000_000_000_000
+
+    def is_ahead(self, stamp: Any) -> bool:
+        return self.ahead
+
+
+def test_a_rank_is_inside_a_bucket_until_its_device_is_through(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host goes on long before: it leaves when the device reaches the end, as the driver or the marks show."""
+    stamps, steps = UnreachedStamps(), steps_of(rank.job)
+    arrivals = rank.job.meter._arrivals
+    records = [Record(Kind.BUCKET, 8, stamps) for _ in range(2)]
+    for record in records:
+        steps.arrive(record)
+        record.end = stamps.now()
+        record.leave_at_end()
+        steps.number(record)
+        steps.complete(record)
+    monkeypatch.setattr(meter_module, "ARRIVAL_AFTER_NS", 0)
+    rank.job.meter.report_presence()
+
+    assert [each.is_known for each in arrivals.values()] == [True, True]
+    stamps.ahead = False
+    records[0].leave()
+    steps.close()
+    assert arrivals == {}
+
+
+def test_a_lost_record_leaves(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose marks are lost is not said to wait for ever. Where a stamp failed, nothing is known."""
+    monkeypatch.setattr(steps_module, "MAX_PENDING_MARKS", 1)
+    steps = steps_of(rank.job)
+    for _ in range(3):
+        record = Record(Kind.BUCKET, 8, UnreachedStamps())
+        steps.arrive(record)
+        record.leave_at_end()
+        steps.keep(record)
+    assert [each.is_known for each in rank.job.meter._arrivals.values()] == [False]
+    steps.close()
+
+    assert rank.job.meter._arrivals == {}
