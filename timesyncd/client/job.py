@@ -16,7 +16,8 @@ from pathlib import Path
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Interval
 from timesyncd.client.clock import Clock, find_runtime_dir
-from timesyncd.client.meter import Meter, Recorder
+from timesyncd.client.meter import Meter
+from timesyncd.client.recorder import Recorder
 from timesyncd.client.waiting import timeout_ns
 from timesyncd.clocks import NS_PER_S, SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.errors import AlignmentError

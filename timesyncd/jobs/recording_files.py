@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from timesyncd.bound import Bound
 from timesyncd.client.api import get_json
-from timesyncd.client.meter import LENGTH
+from timesyncd.client.recorder import LENGTH
 from timesyncd.config import NAME_PATTERN, read_file, validation_text
 from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
@@ -37,7 +37,7 @@ REQUESTS = kinds_with(Trait.REQUEST)
 #: eight ranks.
 MAX_RECORDING_MARKS = 500_000
 
-#: Larger than any that is written (`client.meter.MAX_RECORD_BYTES`).
+#: Larger than any that is written (`client.recorder.MAX_RECORD_BYTES`).
 MAX_RECORDING_BYTES = 1 << 31
 
 #: The most lines that are read of a rank's file of notes, and that are passed on.

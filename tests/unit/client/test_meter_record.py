@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from timesyncd.client import Job, Kind
-from timesyncd.client import meter as recorder_module
-from timesyncd.client.meter import LENGTH
+from timesyncd.client import meter as meter_module
+from timesyncd.client import recorder as recorder_module
+from timesyncd.client.recorder import LENGTH
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, decode, job_id
 from timesyncd.jobs import missing_ranks, recording_files
 
@@ -204,10 +205,10 @@ def test_a_rank_that_computes_says_that_it_lives(folder: Path, monkeypatch: pyte
     """Without another mark for five seconds a sign follows; a rank inside a synchronization says where, once."""
     job = Job("job", rank=1, world_size=2, record=folder)
     train(job, 2)
-    monkeypatch.setattr(recorder_module, "SIGN_EVERY_NS", 0)
+    monkeypatch.setattr(meter_module, "SIGN_EVERY_NS", 0)
     job.meter.report_presence()
-    monkeypatch.setattr(recorder_module, "SIGN_EVERY_NS", 10**18)
-    monkeypatch.setattr(recorder_module, "ARRIVAL_AFTER_NS", 0)
+    monkeypatch.setattr(meter_module, "SIGN_EVERY_NS", 10**18)
+    monkeypatch.setattr(meter_module, "ARRIVAL_AFTER_NS", 0)
     with job.meter.sync(2, Kind.BARRIER):
         job.meter.report_presence()
         job.meter.report_presence()
@@ -226,7 +227,7 @@ def test_a_rank_that_computes_says_that_it_lives(folder: Path, monkeypatch: pyte
 
 def test_a_synchronization_that_fails_leaves_no_arrival(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rank is no longer inside it."""
-    monkeypatch.setattr(recorder_module, "ARRIVAL_AFTER_NS", 0)
+    monkeypatch.setattr(meter_module, "ARRIVAL_AFTER_NS", 0)
     job = Job("job", rank=1, world_size=2, record=folder)
     train(job, 1)
     with pytest.raises(OSError), job.meter.sync(1, Kind.BARRIER):
@@ -253,7 +254,7 @@ def test_a_synchronization_that_ends_unseen_is_asked(
 ) -> None:
     """A device's queue is asked. Without an answer nothing is reported: neither that the rank waits nor that it does not."""
     for name in ("ARRIVAL_AFTER_NS", "SIGN_EVERY_NS"):
-        monkeypatch.setattr(recorder_module, name, 0)
+        monkeypatch.setattr(meter_module, name, 0)
     job = Job("job", rank=1, world_size=2, record=folder)
     train(job, 1)
     job.meter.arrive(job.meter.step_key(1), Kind.BUCKET).is_inside = lambda: inside
@@ -266,7 +267,7 @@ def test_a_rank_that_may_wait_unseen_does_not_say_that_it_does_not(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it is inside leaves no trace here, so another rank that waits for it cannot accuse it of running."""
-    monkeypatch.setattr(recorder_module, "SIGN_EVERY_NS", 0)
+    monkeypatch.setattr(meter_module, "SIGN_EVERY_NS", 0)
     job = Job("job", rank=1, world_size=2, record=folder)
     train(job, 1)
     job.meter.hide_presence()
@@ -295,7 +296,7 @@ def test_the_first_of_several_failed_synchronizations_is_where_the_rank_was(
 
 def test_a_forgotten_arrival_takes_no_room_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of handles that are never waited for only so many are kept."""
-    monkeypatch.setattr(recorder_module, "MAX_ARRIVALS", 3)
+    monkeypatch.setattr(meter_module, "MAX_ARRIVALS", 3)
     job = Job("job", rank=1, world_size=2, record=folder)
     for _ in range(10):
         job.meter.arrive(job.meter.step_key(0), Kind.BUCKET)

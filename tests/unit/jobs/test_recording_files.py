@@ -15,7 +15,8 @@ from audit_lab import MS, START_NS, job
 from timesyncd.audit.build import report
 from timesyncd.audit.measured import measured
 from timesyncd.bound import ClockStatus
-from timesyncd.client.meter import Meter, Recorder
+from timesyncd.client.meter import Meter
+from timesyncd.client.recorder import Recorder
 from timesyncd.config import NAME_PATTERN
 from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import MARK_SIZE, Header, Kind, encode_header, job_id, pack_mark, split_step
