@@ -11,17 +11,13 @@ import asyncio
 import logging
 import random
 import re
-import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, cast
 
 import aiomqtt
 from aiomqtt.exceptions import MqttConnectError
-from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -30,17 +26,25 @@ from timesyncd.config import MqttSettings
 from timesyncd.driver import backoff_s
 from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Availability, Message
+from timesyncd.mqtt.connection import PATIENCE_S, BrokerConnection, properties
 from timesyncd.mqtt.inbox import Inbox, ReceivedMessage
 from timesyncd.mqtt.outbox import Outbox, OutgoingMessage
+from timesyncd.mqtt.packets import PublishPacket
 from timesyncd.mqtt.tls import tls_context
 from timesyncd.mqtt.topics import AVAILABILITY, DAY_S, MAX_MESSAGE_BYTES, MqttChannel, channel_of, encode
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_S = 15
-TIMEOUT_S = 5.0
 OFFLINE_TIMEOUT_S = 1.0
 RETRY_S = 1.0
+#: The pause between two attempts is then 4 to 12 s: a broker that is back gets its daemons back within 15 s.
+MAX_DOUBLED = 4
+#: How long the answer to the subscriptions may take while messages arrive: it may come behind all retained ones.
+SUBSCRIBE_PATIENCE_S = 60.0
+#: The broker's retained messages have arrived when it sent none for so long.
+QUIET_S = 0.5
+#: After this time messages at QoS 1 are sent although retained ones still arrive.
+MAX_UNSETTLED_S = 60.0
 #: Messages published within this time are sent together, except events: a wake-up costs four times as much as a
 #: message.
 SEND_DELAY_S = 0.05
@@ -50,23 +54,6 @@ MAX_RECEIVED_AT_ONCE = 64
 STABLE_CONNECTION_S = 30.0
 #: The retained availability expires a day after its last publication.
 AVAILABILITY_INTERVAL_S = DAY_S / 3
-
-
-class BrokerConnection(aiomqtt.Client):
-    """Remembers that the broker refused a QoS 1 message, which aiomqtt treats as a confirmation."""
-
-    _refusal: ReasonCode | None = None
-
-    def take_refusal(self) -> ReasonCode | None:
-        """Why the broker refused the last message; None: it accepted it. Clears the reason."""
-        refusal, self._refusal = self._refusal, None
-        return refusal
-
-    def _on_publish(
-        self, client: paho.Client, userdata: Any, mid: int, reason_code: ReasonCode, properties: Properties
-    ) -> None:
-        self._refusal = reason_code if reason_code.is_failure else None
-        super()._on_publish(client, userdata, mid, reason_code, properties)
 
 
 class ConnectionErrors(logging.Handler):
@@ -133,8 +120,9 @@ class MqttLink:
         self._ready = asyncio.Event()
         self._urgent = asyncio.Event()
         self._errors = ConnectionErrors()
-        self._incoming: asyncio.Queue[aiomqtt.Message] = asyncio.Queue()
+        self._is_settled = False
         self._failures = 0
+        self._problem: str | None = None
         self._logged: set[str] = set()
         self._logged_failures: set[str] = set()
 
@@ -190,7 +178,7 @@ class MqttLink:
             except* Exception as group:  # noqa: BLE001  packets that confuse a library cost this session alone
                 self._log_failure("session", group.exceptions[0])
                 self._on_disconnected(group.exceptions[0], began_ns)
-            await asyncio.sleep(backoff_s(self._failures, RETRY_S, random.random()))
+            await asyncio.sleep(backoff_s(min(self._failures, MAX_DOUBLED), RETRY_S, random.random()))
 
     async def _session(self) -> None:
         """One connection, until it breaks. Raises MqttError, ConfigError, or a group of them."""
@@ -201,45 +189,42 @@ class MqttLink:
                 if refusal := client.take_refusal():
                     # With a user that may not publish this node's topics every message would be lost without an error.
                     raise ConfigError(f"the broker refuses {self._availability_topic} from this daemon: {refusal}")
-                await self._subscribe(client)
-                self._on_connected()
+                self._inbox.reconnected(self._clocks.boottime_ns())
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._send(client))
                     group.create_task(self._receive(client))
+                    await self._subscribe(client)
+                    self._on_connected()
+                    group.create_task(self._send(client))
+                    group.create_task(self._settle(client))
                     group.create_task(self._repeat_availability(client))
             except asyncio.CancelledError:
-                client.timeout = OFFLINE_TIMEOUT_S
+                client.timeout = client.patience_s = OFFLINE_TIMEOUT_S
                 await self._publish_availability(client, online=False)
                 raise
             finally:
-                self.connected = False
+                self.connected = self._is_settled = False
+                self._problem = client.reader.problem
 
     def _client(self, tls: ssl.SSLContext | None) -> BrokerConnection:
         settings = self._settings
         return BrokerConnection(
             settings.host,
             settings.broker_port,
+            # A message somewhat above the limit is received and counted as rejected; the broker does not forward a far
+            # larger one.
+            max_packet_bytes=4 * MAX_MESSAGE_BYTES,
             username=settings.username,
             password=settings.password.reveal().get_secret_value() if settings.password else None,
             identifier=f"timesyncd-{self._node}",
-            protocol=aiomqtt.ProtocolVersion.V5,
             will=aiomqtt.Will(
                 self._availability_topic,
                 self._availability(online=False),
                 AVAILABILITY.qos,
                 retain=True,
-                properties=_properties(PacketTypes.WILLMESSAGE, MessageExpiryInterval=AVAILABILITY.expiry_s),
+                properties=properties(PacketTypes.WILLMESSAGE, MessageExpiryInterval=AVAILABILITY.expiry_s),
             ),
             tls_context=tls,
-            queue_type=cast("type[asyncio.Queue[aiomqtt.Message]]", lambda maxsize: self._incoming),
             logger=self._errors.logger,
-            timeout=TIMEOUT_S,
-            keepalive=KEEPALIVE_S,
-            # Without it a message within 40 ms of another one waits for the TCP acknowledgement of that one.
-            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-            # A message somewhat above the limit is received and counted as rejected; the broker does not forward a far
-            # larger one.
-            properties=_properties(PacketTypes.CONNECT, MaximumPacketSize=4 * MAX_MESSAGE_BYTES),
         )
 
     @property
@@ -250,7 +235,7 @@ class MqttLink:
         return encode(Availability(online=online, incarnation=self._incarnation))
 
     async def _publish_availability(self, client: aiomqtt.Client, online: bool) -> None:
-        expiry = _properties(PacketTypes.PUBLISH, MessageExpiryInterval=AVAILABILITY.expiry_s)
+        expiry = properties(PacketTypes.PUBLISH, MessageExpiryInterval=AVAILABILITY.expiry_s)
         payload = self._availability(online)
         await client.publish(self._availability_topic, payload, AVAILABILITY.qos, retain=True, properties=expiry)
 
@@ -258,15 +243,16 @@ class MqttLink:
         while True:
             await asyncio.sleep(AVAILABILITY_INTERVAL_S)
             await self._publish_availability(client, online=True)
-            _raise_if_cancelled()
 
-    async def _subscribe(self, client: aiomqtt.Client) -> None:
+    async def _subscribe(self, client: BrokerConnection) -> None:
         patterns = [channel.pattern(self._settings.topic_prefix, self._node) for channel in self._channels]
         if not patterns:
             return
         # noLocal keeps the broker from returning our own messages, except retained ones, which the inbox ignores.
         options = [SubscribeOptions(qos=channel.qos, noLocal=True) for channel in self._channels]
+        client.patience_s = SUBSCRIBE_PATIENCE_S
         replies = await client.subscribe(list(zip(patterns, options, strict=True)))
+        client.patience_s = PATIENCE_S
         if len(replies) != len(patterns):
             raise aiomqtt.MqttError(
                 f"the broker answers {len(patterns)} subscriptions with {len(replies)} reason codes"
@@ -275,11 +261,23 @@ class MqttLink:
             if isinstance(reply, ReasonCode) and reply.is_failure:
                 log.warning("mqtt: the broker refuses the subscription to %s: %s", pattern, reply)
 
+    async def _settle(self, client: BrokerConnection) -> None:
+        """Lets messages at QoS 1 go once the retained ones are here: their acknowledgements would wait behind those."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while loop.time() - began_s < MAX_UNSETTLED_S:
+            quiet_s = loop.time() - max(began_s, client.reader.retained_s)
+            if quiet_s >= QUIET_S or not self._channels:
+                break
+            await asyncio.sleep(QUIET_S - quiet_s)
+        self._is_settled = True
+        self._ready.set()
+
     async def _send(self, client: BrokerConnection) -> None:
         while True:
             self._ready.clear()
             self._urgent.clear()
-            while outgoing := self._outbox.next(self._clocks.boottime_ns()):
+            while outgoing := self._outbox.next(self._clocks.boottime_ns(), int(self._is_settled)):
                 try:
                     await self._send_one(client, outgoing)
                 except (aiomqtt.MqttError, asyncio.CancelledError):
@@ -287,7 +285,6 @@ class MqttLink:
                     raise
                 self._outbox.mark_sent(outgoing)
                 self.published += 1
-                _raise_if_cancelled()
             await self._ready.wait()
             with suppress(TimeoutError):
                 async with asyncio.timeout(SEND_DELAY_S):
@@ -300,27 +297,27 @@ class MqttLink:
             # At QoS 1, since it is not repeated.
             await client.publish(topic, b"", qos=1, retain=True)
             return
-        properties = _properties(
+        more = properties(
             PacketTypes.PUBLISH,
             MessageExpiryInterval=outgoing.remaining_s(self._clocks.boottime_ns()),
             ContentType=channel.content_type,
         )
-        await client.publish(topic, encode(outgoing.message), channel.qos, channel.retained, properties)
+        await client.publish(topic, encode(outgoing.message), channel.qos, channel.retained, more)
         if (refusal := client.take_refusal()) and topic not in self._logged:
             self._logged.add(topic)
             log.warning("mqtt: the broker refuses %s from this daemon: %s", topic, refusal)
 
-    async def _receive(self, client: aiomqtt.Client) -> None:
-        async for message in client.messages:
-            self._handle(message)
+    async def _receive(self, client: BrokerConnection) -> None:
+        while True:
+            messages = await client.received()
             # An await costs as much as handling a message, so handle several; then let other tasks run.
-            for _ in range(min(self._incoming.qsize(), MAX_RECEIVED_AT_ONCE)):
-                self._handle(self._incoming.get_nowait())
+            for _ in range(min(len(messages), MAX_RECEIVED_AT_ONCE)):
+                self._handle(messages.popleft())
             await asyncio.sleep(0)
 
-    def _handle(self, message: aiomqtt.Message) -> None:
-        payload = message.payload if isinstance(message.payload, bytes) else b""
-        received = self._inbox.receive(str(message.topic), payload, message.retain, self._clocks.boottime_ns())
+    def _handle(self, message: PublishPacket) -> None:
+        now_ns = self._clocks.boottime_ns()
+        received = self._inbox.receive(message.topic, message.payload, message.retained, now_ns)
         if received is None:
             return
         try:
@@ -339,7 +336,6 @@ class MqttLink:
 
     def _on_connected(self) -> None:
         self.connected = True
-        self._inbox.reconnected(self._clocks.boottime_ns())
         self._outbox.requeue_all()
         if self._logged:
             log.info("mqtt: broker %s:%d: connected again", self._settings.host, self._settings.broker_port)
@@ -349,7 +345,7 @@ class MqttLink:
         lasted = self._clocks.boottime_ns() - began_ns > STABLE_CONNECTION_S * 1e9
         self._failures = 1 if lasted else self._failures + 1
         # Log once that the broker is unreachable, and once each permanent error, even one that appears only later.
-        permanent = self._errors.permanent(error)
+        permanent = self._errors.permanent(error) or self._problem
         key = permanent or "unreachable"
         if key not in self._logged:
             reason = permanent or (
@@ -366,19 +362,3 @@ async def _cancel_and_wait(session: asyncio.Task[None]) -> None:
         await asyncio.wait([session], timeout=2 * OFFLINE_TIMEOUT_S)
     if not session.cancelled():
         session.exception()  # retrieved, or asyncio logs that it never was
-
-
-def _raise_if_cancelled() -> None:
-    """Python 3.11's wait_for, which aiomqtt uses, loses a cancellation that arrives as the wait ends: raise it here."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-
-
-def _properties(packet_type: int, **values: object) -> Properties:
-    """MQTT 5 properties with those of the values that are not None."""
-    properties = Properties(packet_type)  # type: ignore[no-untyped-call]
-    for name, value in values.items():
-        if value is not None:
-            setattr(properties, name, value)
-    return properties

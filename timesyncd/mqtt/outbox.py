@@ -26,6 +26,11 @@ class OutgoingMessage:
     def key(self) -> tuple[str, str]:
         return self.channel.name, self.subject
 
+    @property
+    def qos(self) -> int:
+        """A cleared topic is not repeated, so it is cleared at QoS 1."""
+        return 1 if self.message is None else self.channel.qos
+
     def remaining_s(self, now_ns: int) -> int | None:
         """Seconds until the message expires; None: never."""
         if self.channel.expiry_s is None or self.message is None:
@@ -77,12 +82,12 @@ class Outbox:
         self._latest.pop((channel.name, subject), None)
         self._unsent.pop((channel.name, subject), None)
 
-    def next(self, now_ns: int) -> OutgoingMessage | None:
+    def next(self, now_ns: int, max_qos: int = 1) -> OutgoingMessage | None:
         """
-        Removes and returns the next message: events first, then newest states, then the other queues in the order of
-        CHANNELS.
+        Removes and returns the next message of at most this QoS: events first, then newest states, then the other
+        queues in the order of CHANNELS.
         """
-        while outgoing := self._pop():
+        while outgoing := self._pop(max_qos):
             remaining_s = outgoing.remaining_s(now_ns)
             if remaining_s is None or remaining_s > 0:
                 return outgoing
@@ -119,14 +124,16 @@ class Outbox:
         self._latest[outgoing.key] = outgoing
         self._unsent[outgoing.key] = None
 
-    def _pop(self) -> OutgoingMessage | None:
-        if self.is_urgent:
-            return self._queues[EVENT.name].popleft()
-        if self._unsent:
-            key, _ = self._unsent.popitem(last=False)
-            return self._latest[key]
+    def _pop(self, max_qos: int) -> OutgoingMessage | None:
+        events = self._queues[EVENT.name]
+        if events and events[0].qos <= max_qos:
+            return events.popleft()
+        for key in self._unsent:
+            if self._latest[key].qos <= max_qos:
+                del self._unsent[key]
+                return self._latest[key]
         for queue in self._queues.values():
-            if queue:
+            if queue and queue[0].qos <= max_qos:
                 return queue.popleft()
         return None
 

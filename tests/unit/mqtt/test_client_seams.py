@@ -15,15 +15,16 @@ from timesyncd.config import MqttSettings
 from timesyncd.mqtt import client as module
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import ReceivedMessage
+from timesyncd.mqtt.packets import PublishPacket
 from timesyncd.mqtt.topics import HUB_STATE, NODE_STATE, encode
 
 SETTINGS = MqttSettings.model_validate({"host": "192.0.2.1"})
 
 
-def message(sequence: int) -> aiomqtt.Message:
+def message(sequence: int) -> PublishPacket:
     state = hub_state().model_copy(update={"sequence": sequence})
     topic = HUB_STATE.topic(SETTINGS.topic_prefix, state.node)
-    return aiomqtt.Message(topic, encode(state), 0, False, 1, None)
+    return PublishPacket(topic, encode(state), False, None)
 
 
 def test_a_message_that_raises_costs_that_message_alone(caplog: pytest.LogCaptureFixture) -> None:
