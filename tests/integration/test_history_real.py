@@ -131,7 +131,7 @@ class Hub:
 
     def _receive(self, received: ReceivedMessage) -> None:
         if isinstance(received.message, HistoryBatch):
-            self.store.put_history(received.message, received.size)
+            self.store.put_history(received.message, len(received.payload))
 
     async def confirm(self) -> None:
         clocks = SystemClocks()

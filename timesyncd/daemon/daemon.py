@@ -460,12 +460,12 @@ class Daemon:
                 self._hub_service.accept_marks(message, received_ns)
             case HistoryBatch():
                 if self._parts.store is not None:
-                    self._parts.store.put_history(message, received.size)
+                    self._parts.store.put_history(message, len(received.payload))
             case Stored():
                 if self._parts.history is not None:
                     self._parts.history.confirmed(message)
             case _:
-                self._publisher.receive(message, received_ns, live)
+                self._publisher.receive(message, received_ns, live, received.payload)
         if isinstance(message, GrandmasterState) and message.node != self._config.node.name:
             self._apply_grandmaster_state(message, Moment.read(self._clocks).at_boottime(received_ns))
 

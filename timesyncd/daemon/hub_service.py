@@ -66,9 +66,9 @@ class HubService:
         self._clear_from_ns: dict[str, int] = {}
         self._refusal_logged_ns: int | None = None
 
-    def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool) -> None:
-        """`live` False: a broker's retained copy."""
-        if not self.hub.accept_node(state, received_boottime_ns, live):
+    def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool, json: bytes | None = None) -> None:
+        """`live` False: a broker's retained copy. `json`: the state as it was received."""
+        if not self.hub.accept_node(state, received_boottime_ns, live, json):
             return
         if not live:
             self._findings.add_last_known(state)

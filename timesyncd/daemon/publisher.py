@@ -217,11 +217,11 @@ class Publisher:
             if id is not None and not elsewhere:
                 self.add_occurrence(id, grandmaster, event.evidence)
 
-    def receive(self, message: Message, boottime_ns: int, live: bool) -> None:
-        """Another daemon published this: pass it to the viewers, and a job's state to its ranks here."""
+    def receive(self, message: Message, boottime_ns: int, live: bool, json: bytes | None = None) -> None:
+        """Another daemon published this, as `json`: pass it to the viewers, and a job's state to its ranks here."""
         match message:
             case NodeState():
-                self._hub_service.accept_node(message, boottime_ns, live)
+                self._hub_service.accept_node(message, boottime_ns, live, json)
                 self.events.publish(StreamEvent("node", message if live else last_known(message)))
             case GrandmasterState():
                 self.remote.update(message, boottime_ns)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from operator import attrgetter
 from sys import intern
 from typing import Any, NamedTuple, Protocol
 
@@ -121,6 +122,15 @@ class _ReceivedNode(NamedTuple):
     received_ns: int
 
 
+_SOURCE_FIELDS = attrgetter(*_Source._fields)
+_NODE_FIELDS = attrgetter(*_Node._fields[:-1])
+
+
+def _interned(values: Iterable[Any]) -> list[Any]:
+    """One object for equal texts of all nodes."""
+    return [intern(value) if type(value) is str else value for value in values]
+
+
 class Followers:
     """The last live state of each other node, in short."""
 
@@ -129,10 +139,8 @@ class Followers:
 
     def update(self, state: NodeState, received_boottime_ns: int) -> None:
         """Take in a live state that is newer than all earlier ones of its node."""
-        sources = tuple(
-            _Source(*(_small(getattr(source, name)) for name in _Source._fields)) for source in state.sources
-        )
-        node = _Node._make([*(_small(getattr(state, name)) for name in _Node._fields[:-1]), sources])
+        sources = tuple([_Source._make(_interned(_SOURCE_FIELDS(source))) for source in state.sources])
+        node = _Node._make((*_interned(_NODE_FIELDS(state)), sources))
         self._nodes[state.node] = _ReceivedNode(node, state.age_ns, state.void_after_ns, received_boottime_ns)
 
     def remove(self, node: str) -> None:
@@ -158,11 +166,6 @@ def _older(source: _Source, since_ns: int) -> _Source:
 
 
 _STATUS_NAMES = {status: status_name(status) for status in ClockStatus}
-
-
-def _small(value: object) -> Any:
-    """One object for equal texts of all nodes."""
-    return intern(value) if isinstance(value, str) else value
 
 
 def identities(grandmaster: GrandmasterState) -> set[str]:

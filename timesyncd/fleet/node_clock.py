@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from operator import itemgetter
 from sys import intern
+from typing import NamedTuple
 
 from timesyncd.bound import ClockStatus, Reason, status_at
 from timesyncd.clocks import NS_PER_S, Moment
@@ -52,10 +52,9 @@ and the time from which the node is silent.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NodeClock:
+class NodeClock(NamedTuple):
     """
-    A node's newest state in short.
+    A node's newest state in short; a tuple, since a hub makes some thousand of them a second.
 
     `live` False: only a retained copy was received, which is *last known*. `explanations` are by reference, None where
     the clock is bounded. The bounds are dated `since_sample_ns` later than their sample. `main_reference` is the one
@@ -130,7 +129,7 @@ class NodeClock:
         if invalidation is None:
             return self
         aging = (*self.aging[:3], invalidation.before_ns + self.since_sample_ns, *self.aging[4:])
-        return replace(self, aging=aging, invalidation=invalidation)
+        return self._replace(aging=aging, invalidation=invalidation)
 
     def origin_ns(self, now: Moment) -> int:
         """

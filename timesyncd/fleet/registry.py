@@ -47,7 +47,7 @@ class Fleet:
     def __init__(self, expected: Collection[str] = ()) -> None:
         self._expected = tuple(dict.fromkeys(expected))
         self._clocks: dict[str, NodeClock] = {}
-        self._states: dict[str, str] = {}
+        self._states: dict[str, bytes] = {}
         self._invalidations: dict[str, Invalidation] = {}
 
     def __len__(self) -> int:
@@ -71,14 +71,17 @@ class Fleet:
         kept = self._states.get(node)
         return None if kept is None else NodeState.model_validate_json(kept)
 
-    def accept(self, state: NodeState, received_boottime_ns: int, live: bool) -> bool:
-        """Whether the state is newer: a late or repeated message changes nothing. `live` False: a retained copy."""
+    def accept(self, state: NodeState, received_boottime_ns: int, live: bool, json: bytes | None = None) -> bool:
+        """
+        Whether the state is newer: a late or repeated message changes nothing. `live` False: a retained copy. `json` is
+        the state as it was received, where it was.
+        """
         known = self._clocks.get(state.node)
         if known is not None and not _replaces(state, received_boottime_ns, live, known):
             return False
         invalidation = self._invalidations.get(state.grandmaster_identity or "")
         self._clocks[state.node] = NodeClock.of(state, received_boottime_ns, live).invalidated(invalidation)
-        self._states[state.node] = state.model_dump_json()
+        self._states[state.node] = json or state.model_dump_json().encode()
         return True
 
     def forget(self, node: str) -> None:
@@ -145,18 +148,25 @@ class Fleet:
             found.fields() | {"published_realtime_ns": now.realtime_ns, "nodes": parts[:MAX_PUBLISHED]}
         )
 
+    def reporting(self, now: Moment) -> tuple[int, int, list[str]]:
+        """The nodes with a clock source, how many of them are reporting, and the expected nodes that are not."""
+        clocks, from_ns = self.with_source(), now.boottime_ns
+        live = sum([clock.live and from_ns < clock.aging[11] for clock in clocks])
+        return len(clocks), live, [node for node in self._expected if self._is_missing(node, now)]
+
     def overview(self, now: Moment) -> FleetOverview:
+        known, live, missing = self.reporting(now)
         clocks = self.with_source()
         aged = aged_statuses(clocks, now)
         statuses = [status for status, _, _ in aged]
         worst = nlargest(MAX_WORST, aged, key=_BY_ERROR)
         return FleetOverview(
-            known=len(clocks),
-            live=sum(not clock.is_silent(now) for clock in clocks),
+            known=known,
+            live=live,
             statuses={status_name(each): count for each in ClockStatus if (count := statuses.count(each))},
             grandmasters=dict(Counter(clock.grandmaster for clock in clocks)),
             worst=tuple(_part(each, now, each[2].main_reference) for each in worst),
-            missing=tuple(node for node in self._expected if self._is_missing(node, now)),
+            missing=tuple(missing),
         )
 
     def _is_missing(self, node: str, now: Moment) -> bool:

@@ -139,9 +139,9 @@ class Hub:
         """Whether any job runs."""
         return any(True for _ in self._jobs)
 
-    def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool) -> bool:
+    def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool, json: bytes | None = None) -> bool:
         """Whether the state is new; a late or repeated message changes nothing. `live` False: a retained copy."""
-        return self.fleet.accept(state, received_boottime_ns, live)
+        return self.fleet.accept(state, received_boottime_ns, live, json)
 
     def accept_marks(self, batch: MarkBatch, now_boottime_ns: int) -> None:
         self._jobs.accept(batch, now_boottime_ns)
@@ -215,7 +215,7 @@ class Hub:
 
     def state(self, now: Moment, primary: bool, started_realtime_ns: int, url: str | None = None) -> HubState:
         """This hub's own state; the daemon numbers it when it sends it."""
-        fleet = self.fleet.overview(now)
+        known, live, missing = self.fleet.reporting(now)
         return HubState(
             node=self._node,
             incarnation=0,
@@ -224,10 +224,10 @@ class Hub:
             started_realtime_ns=started_realtime_ns,
             primary=primary,
             url=url,
-            nodes_live=fleet.live,
-            nodes_known=fleet.known,
+            nodes_live=live,
+            nodes_known=known,
             nodes_expected=len(self._settings.nodes),
-            missing=list(fleet.missing),
+            missing=missing,
             jobs=sum(1 for _ in self._jobs),
         )
 

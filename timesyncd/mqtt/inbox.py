@@ -124,8 +124,8 @@ class NewestMessages:
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
     """
-    A valid message of another daemon. `subject` is the node, grandmaster, job or hub of its topic, `size` the payload
-    in bytes.
+    A valid message of another daemon, as it was received in `payload`. `subject` is the node, grandmaster, job or hub
+    of its topic.
 
     `retained`: it is the broker's copy of the last known state, of any age; only a live message describes the present.
     """
@@ -135,7 +135,7 @@ class ReceivedMessage:
     message: Message
     retained: bool
     received_boottime_ns: int
-    size: int
+    payload: bytes
 
 
 class Inbox:
@@ -176,7 +176,7 @@ class Inbox:
                 self._warn_once(
                     publisher, f"{publisher} restarted with a lower incarnation: its clock or its store was set back"
                 )
-        return ReceivedMessage(channel, subject, message, retained, now_ns, len(payload))
+        return ReceivedMessage(channel, subject, message, retained, now_ns, payload)
 
     def reconnected(self, now_ns: int) -> None:
         """Allows one warning per topic again, and does not count the time without a connection as silence."""
