@@ -18,17 +18,17 @@ RUN = {
     "configuration": "[web]",
     "explain": "$ timesyncd explain",
     "reason": "journalctl -t timesyncd -n 1",
+    "addresses": "[Service]\nIPAddressDeny=any",
     "socket of ptp4l": "ls -l /run/ptp/ptp4l",
+    "upgrade": "systemd-sysusers && systemd-tmpfiles --create timesyncd.conf && sysctl --system\nsystemctl",
+    "remove": "systemctl disable --now timesyncd-traps.socket",
+    "remove data": "rm -rf /etc/timesyncd /var/lib/timesyncd",
+    "receive traps": "install -D -m 644 systemd/timesyncd-traps.socket",
 }
 
 #: Blocks that do not run there, by the beginning of their text, with the reason.
 NOT_RUN = {
     "install -D -m 644 systemd/ptp4l.service.d/timesyncd.conf": "Fedora's units are not those of Debian",
-    "[Service]\nIPAddressDeny=any": "not tried yet",
-    "systemd-sysusers && systemd-tmpfiles --create timesyncd.conf && sysctl --system\nsystemctl": "not tried yet",
-    "systemctl disable --now timesyncd-traps.socket": "not tried yet",
-    "rm -rf /etc/timesyncd /var/lib/timesyncd": "not tried yet",
-    "install -D -m 644 systemd/timesyncd-traps.socket": "not tried yet",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from vm_cache import Cache
 from vm_lab import Lab
 from vm_machine import Machine
-from vm_service import Service, make_service_cache
+from vm_service import INSTALL_LIMIT_S, SOURCE, START_LIMIT_S, WATCHED, Service, make_service_cache
 
 pytest_plugins = ["vm_fixtures"]
 
@@ -49,6 +49,9 @@ while True:
 """
 
 CLIENT = "/opt/timesyncd/bin/python3"
+
+#: The version that the upgrade installs.
+NEWER = "99.1"
 
 
 @pytest.fixture(scope="module")
@@ -189,3 +192,142 @@ def test_the_daemon_is_back_after_what_ends_it(service: Service, command: str, r
     assert reader == "active"
     assert reason in service.journal("-t systemd")
     assert machine.run("stat -c %i /run/timesyncd/clock") == inode
+
+
+#: As the daemon's processes are limited: what the kernel says of a datagram to an address in the list, and to another one.
+SEND_AS_THE_SERVICE = """echo $$ > /sys/fs/cgroup/system.slice/timesyncd.service/cgroup.procs && exec python3 -c '
+import socket
+for address in ("10.20.0.9", "10.30.0.9"):
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", (address, 161))
+        print(address, "sent")
+    except OSError as error:
+        print(address, error.strerror)
+'"""
+
+
+def test_the_service_sends_to_the_addresses_of_the_list_alone(service: Service) -> None:
+    """With the manual's drop-in the kernel refuses every other address, and the page on loopback answers."""
+    machine = service.machine
+    drop_in = "/etc/systemd/system/timesyncd.service.d"
+    machine.write(f"{drop_in}/override.conf", service.text("addresses"))
+    machine.run("ip address add 10.20.0.1/16 dev eth0; ip address add 10.30.0.1/16 dev eth0")
+    machine.run("systemctl daemon-reload; systemctl restart timesyncd", START_LIMIT_S)
+    service.wait_until_synchronized()
+    sent = machine.run(SEND_AS_THE_SERVICE)
+    status = machine.ask("timesyncd status", 60)
+    machine.run(f"rm -r {drop_in}; ip address flush dev eth0; systemctl daemon-reload")
+
+    assert sent.splitlines() == ["10.20.0.9 sent", "10.30.0.9 Operation not permitted"]
+    assert "SYNCHRONIZED" in status.output
+
+
+GRANDMASTER_TABLES = """
+[traps]
+communities = [{ file = "/etc/timesyncd/community" }]
+[[grandmaster]]
+name = "gm-1"
+driver = "timeprovider"
+host = "127.0.0.2"
+community = { file = "/etc/timesyncd/community" }
+"""
+
+SEND = """python3 -c '
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.sendto(b"no trap", ("127.0.0.1", {port}))
+'"""
+
+
+def test_systemd_binds_the_ports_of_traps_and_syslog(service: Service) -> None:
+    """The manual's block opens both; the daemon reads both; a datagram starts a service that was stopped."""
+    machine = service.machine
+    machine.run("install -m 640 -g timesyncd /dev/stdin /etc/timesyncd/community <<< public-of-a-test")
+    machine.write("/root/grandmaster.toml", GRANDMASTER_TABLES)
+    machine.run("cat /root/grandmaster.toml >> /etc/timesyncd/timesyncd.toml")
+    listening = service.block("receive traps")
+    machine.run("echo '[syslog]' >> /etc/timesyncd/timesyncd.toml; systemctl stop timesyncd")
+    listening += machine.run(
+        "systemctl enable --now timesyncd-syslog.socket; systemctl start timesyncd; ss -lun", START_LIMIT_S
+    )
+    for port in (162, 514):
+        machine.run(SEND.format(port=port))
+    machine.wait_for("journalctl -t timesyncd | grep -q 'traps and syslog: rejected'", 60)
+    machine.wait_for("! ss -lunH 'sport = :162 or sport = :514' | awk '{print $2}' | grep -q '[1-9]'", 60)
+    machine.run("systemctl stop timesyncd")
+    stopped = service.show("ActiveState")
+    machine.run(SEND.format(port=162))
+    machine.wait_for("systemctl -q is-active timesyncd", 240)
+    machine.run("cp /root/kept.toml /etc/timesyncd/timesyncd.toml")
+
+    assert ":162" in listening
+    assert ":514" in listening
+    assert stopped == "inactive"
+
+
+def test_everything_is_back_after_a_restart_of_the_machine(service: Service) -> None:
+    """ptp4l, phc2sys, the daemon and the sockets start by themselves, in whatever order, and the bound is there."""
+    machine = service.machine
+    machine.reboot()
+    machine.wait_for("systemctl -q is-active timesyncd ptp4l@eth0 phc2sys@eth0", 240)
+    service.wait_until_synchronized()
+
+    assert machine.run("systemctl --failed --plain --no-legend").strip() == ""
+    assert machine.run("stat -c '%a %U %G' /run/timesyncd /run/ptp /dev/ptp0").splitlines() == [
+        "755 timesyncd timesyncd",
+        "2750 root timesyncd",
+        "640 root timesyncd",
+    ]
+
+
+def test_an_upgrade_does_not_disturb_a_job(service: Service) -> None:
+    """A newer package replaces the one that a job has loaded, the daemon restarts, and the job reads on without an error."""
+    machine = service.machine
+    machine.run("rm -f /home/ml/seen")
+    machine.run(
+        f"systemd-run --quiet --unit=job --uid=ml -p StandardOutput=file:/home/ml/seen {CLIENT} /home/ml/reader.py"
+    )
+    machine.wait_for("grep -q SYNCHRONIZED /home/ml/seen", 60)
+    machine.run(f"sed -i 's/^version = .*/version = \"{NEWER}\"/' {SOURCE}/pyproject.toml")
+    pid = service.show("MainPID")
+    for name in ("install", "install for Debian"):
+        service.block(name, INSTALL_LIMIT_S)
+    during = service.show("MainPID")
+    service.block("upgrade")
+    machine.run(": > /home/ml/seen")
+    machine.wait_for("grep -q SYNCHRONIZED /home/ml/seen", 240)
+    job = service.show("ActiveState", "job")
+    machine.run("systemctl stop job")
+
+    assert during == pid
+    assert service.show("MainPID") != pid
+    assert machine.run("timesyncd --version", 60).strip() == f"timesyncd {NEWER}"
+    assert job == "active"
+
+
+OURS = re.compile("timesyncd|^/run/ptp(/|$)")
+
+#: What runs the commands in the machine: its unit, and the port to it, which is called timesyncd.0.
+THE_LABS_OWN = re.compile(r"timesyncd-vm-agent|timesyncd\.0\b")
+
+
+def test_what_is_removed_leaves_nothing_behind(service: Service) -> None:
+    """After the manual's blocks the disk has the paths from before, the user is gone, and ptp4l goes on as the distribution has it."""
+    machine = service.machine
+    machine.run("systemctl stop reader job 2>/dev/null; userdel ml2; true")
+    machine.run(f"cp {SOURCE}/systemd/*.socket /etc/systemd/system/; systemctl daemon-reload")
+    service.block("remove")
+    kept = machine.run("ls /etc/timesyncd/timesyncd.toml /var/lib/timesyncd/history.sqlite; id -un timesyncd")
+    service.block("remove data")
+    machine.wait_for("[ -S /run/ptp4l ]", 60)
+    paths = machine.run(f"find {WATCHED} | sort")
+    left = set(paths.splitlines()) - set(machine.read("/root/before").splitlines())
+
+    assert "timesyncd" in kept
+    assert [path for path in sorted(left) if OURS.search(path) and not THE_LABS_OWN.search(path)] == []
+    assert machine.ask("id timesyncd").status != 0
+    assert service.show("ActiveState", "ptp4l@eth0") == "active"
+    assert service.show("ActiveState", "phc2sys@eth0") == "active"
+    machine.wait_for("journalctl -u phc2sys@eth0 --since -15s | grep -q 'CLOCK_REALTIME phc offset'", 60)
+    assert "timesyncd" not in service.show("ExecStart", "ptp4l@eth0")
+    assert machine.run("stat -c '%a %u %g' /dev/ptp0 /dev/ptp1").splitlines() == ["600 0 0"] * 2
