@@ -45,7 +45,7 @@ extern "C" {
 
 #define TIMESYNCD_DEFAULT_PATH "/run/timesyncd/clock"
 #define TIMESYNCD_MAGIC INT64_C(0x6b6c63636e797374)
-#define TIMESYNCD_LAYOUT_VERSION 3
+#define TIMESYNCD_LAYOUT_VERSION 4
 #define TIMESYNCD_ABSENT INT64_MIN
 #define TIMESYNCD_STEP_TOLERANCE_NS 2000
 #define TIMESYNCD_TRIES 64
@@ -93,6 +93,13 @@ enum {
     TIMESYNCD_CLOCK_KIND,
     TIMESYNCD_CLOCK_INDEX,
     TIMESYNCD_TERMS(TIMESYNCD_TERM_WORD)
+    TIMESYNCD_FREQUENCY_PPB,
+    TIMESYNCD_STEERING_PPB,
+    TIMESYNCD_UTC_STEERING_PPB,
+    TIMESYNCD_PUBLICATION_RAW_NS,
+    TIMESYNCD_PUBLICATION_MONO_MINUS_RAW_NS,
+    TIMESYNCD_PUBLICATION_ERROR_NS,
+    TIMESYNCD_PUBLICATION_UNSEEN_NS,
     TIMESYNCD_WORD_COUNT
 };
 
@@ -158,6 +165,13 @@ typedef struct {
     timesyncd_reason reason;
 } timesyncd_interval;
 
+/* CLOCK_MONOTONIC between two readings of CLOCK_MONOTONIC_RAW, which nothing steers. */
+typedef struct {
+    int64_t before_ns;
+    int64_t monotonic_ns;
+    int64_t after_ns;
+} timesyncd_raw;
+
 typedef struct {
     const char *path;
     const int64_t *words;
@@ -176,9 +190,13 @@ TIMESYNCD_API void timesyncd_close(timesyncd_clock *clock);
 TIMESYNCD_API timesyncd_interval timesyncd_now(timesyncd_clock *clock, timesyncd_reference reference);
 /* What was published last, TIMESYNCD_WORD_COUNT words, good until the next call; NULL, and why, if there is nothing. */
 TIMESYNCD_API const int64_t *timesyncd_read(timesyncd_clock *clock, timesyncd_reason *reason);
-/* The interval that a payload gave at a reading of both clocks, CLOCK_REALTIME first. Pure. */
+/*
+ * The interval that a payload gave at a reading of both clocks, CLOCK_REALTIME first. Pure. `raw` was read after them; NULL:
+ * how the clock was steered since is not measured, and the bound grows by what it may have been.
+ */
 TIMESYNCD_API timesyncd_interval timesyncd_interval_at(const int64_t *payload, timesyncd_reference reference,
-                                                       int64_t real_ns, int64_t boot_ns);
+                                                       int64_t real_ns, int64_t boot_ns,
+                                                       const timesyncd_raw *raw);
 TIMESYNCD_API const char *timesyncd_status_name(timesyncd_status status);
 TIMESYNCD_API const char *timesyncd_reason_name(timesyncd_reason reason);
 
@@ -330,8 +348,21 @@ static inline timesyncd_interval timesyncd_without_(timesyncd_status status, tim
     return all;
 }
 
+/* How far the clock was steered since the payload, beyond its frequency: at most so many ns, either way. */
+static inline timesyncd_wide timesyncd_steered_ns_(const int64_t *payload, const timesyncd_raw *raw) {
+    timesyncd_wide since_ns = timesyncd_clamped_((timesyncd_wide)raw->after_ns - payload[TIMESYNCD_PUBLICATION_RAW_NS]);
+    timesyncd_wide scaled = payload[TIMESYNCD_FREQUENCY_PPB] * since_ns;
+    timesyncd_wide explained_ns = scaled / 1000000000 - (scaled % 1000000000 < 0);
+    timesyncd_wide least_ns = (timesyncd_wide)raw->monotonic_ns - raw->after_ns -
+                              payload[TIMESYNCD_PUBLICATION_MONO_MINUS_RAW_NS] - explained_ns - 1;
+    timesyncd_wide most_ns =
+        least_ns + raw->after_ns - raw->before_ns + payload[TIMESYNCD_PUBLICATION_ERROR_NS] + 2;
+    return payload[TIMESYNCD_PUBLICATION_UNSEEN_NS] + (most_ns > -least_ns ? most_ns : -least_ns);
+}
+
 TIMESYNCD_API timesyncd_interval timesyncd_interval_at(const int64_t *payload, timesyncd_reference reference,
-                                                       int64_t real_ns, int64_t boot_ns) {
+                                                       int64_t real_ns, int64_t boot_ns,
+                                                       const timesyncd_raw *raw) {
     const int64_t *bound = payload + (reference == TIMESYNCD_UTC           ? TIMESYNCD_UTC_HARD_BOUND_NS
                                       : reference == TIMESYNCD_GRANDMASTER ? TIMESYNCD_GM_HARD_BOUND_NS
                                                                            : TIMESYNCD_PARENT_HARD_BOUND_NS);
@@ -349,13 +380,31 @@ TIMESYNCD_API timesyncd_interval timesyncd_interval_at(const int64_t *payload, t
         return timesyncd_without_(TIMESYNCD_DISRUPTED, TIMESYNCD_REASON_CLOCK_STEPPED);
     if (bound[0] == TIMESYNCD_ABSENT) return timesyncd_without_(TIMESYNCD_UNKNOWN, absent);
 
-    timesyncd_wide grown = bound[1] * age_ns; /* growth in 1e-9 ns, rounded up below */
+    int measured = raw && payload[TIMESYNCD_FREQUENCY_PPB] != TIMESYNCD_ABSENT;
+    int64_t steering =
+        payload[reference == TIMESYNCD_UTC ? TIMESYNCD_UTC_STEERING_PPB : TIMESYNCD_STEERING_PPB];
+    timesyncd_wide growth = timesyncd_clamped_((timesyncd_wide)bound[1] - (measured ? steering : 0));
+    timesyncd_wide grown = growth * age_ns; /* in 1e-9 ns, rounded up below */
     timesyncd_wide width_ns = bound[0] + grown / 1000000000 + (grown % 1000000000 > 0);
+    if (measured) width_ns += timesyncd_steered_ns_(payload, raw);
     int fresh = age_ns < payload[TIMESYNCD_HOLDOVER_AFTER_NS];
     timesyncd_interval found = {timesyncd_clamped_(real_ns - width_ns), timesyncd_clamped_(real_ns + width_ns),
                                 fresh ? TIMESYNCD_SYNCHRONIZED : TIMESYNCD_HOLDOVER,
                                 fresh ? TIMESYNCD_REASON_OK : TIMESYNCD_REASON_STALE};
     return found;
+}
+
+/* The narrowest of three. */
+static inline timesyncd_raw timesyncd_read_raw_(void) {
+    timesyncd_raw best = {0, 0, INT64_MAX};
+    for (int tries = 0; tries < 3; tries++) {
+        timesyncd_raw found;
+        found.before_ns = timesyncd_clock_ns_(CLOCK_MONOTONIC_RAW);
+        found.monotonic_ns = timesyncd_clock_ns_(CLOCK_MONOTONIC);
+        found.after_ns = timesyncd_clock_ns_(CLOCK_MONOTONIC_RAW);
+        if (found.after_ns - found.before_ns < best.after_ns - best.before_ns) best = found;
+    }
+    return best;
 }
 
 TIMESYNCD_API timesyncd_interval timesyncd_now(timesyncd_clock *clock, timesyncd_reference reference) {
@@ -372,7 +421,8 @@ TIMESYNCD_API timesyncd_interval timesyncd_now(timesyncd_clock *clock, timesyncd
             real_ns = real_again_ns;
             boot_ns = boot_again_ns;
         }
-        found = timesyncd_interval_at(payload, reference, real_ns, boot_ns);
+        timesyncd_raw raw = timesyncd_read_raw_();
+        found = timesyncd_interval_at(payload, reference, real_ns, boot_ns, &raw);
     }
     if (found.status != TIMESYNCD_SYNCHRONIZED) timesyncd_look_again_(clock);
     return found;

@@ -8,11 +8,11 @@ docs/error-bound.md derives both.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, Self
 
-from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
+from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, RawReading
 
 DEFAULT_HOLDOVER_AFTER_NS = 5_000_000_000
 DEFAULT_VOID_AFTER_NS = 1_000_000_000_000
@@ -291,6 +291,19 @@ def unbounded(reason: Reason) -> Bound:
 _NOT_COMPUTED = unbounded(Reason.NOT_COMPUTED)
 
 
+class Publication(NamedTuple):
+    """
+    The system clock beside its unsteered oscillator when a bound was published: CLOCK_MONOTONIC_RAW, and CLOCK_MONOTONIC
+    minus that, at most `error_ns` less. Until then the clock may have been steered `unseen_ns` further than the bound's
+    frequency says.
+    """
+
+    raw_ns: int
+    mono_minus_raw_ns: int
+    error_ns: int = 0
+    unseen_ns: int = 0
+
+
 @dataclass(slots=True)
 class ErrorBound:
     """
@@ -298,6 +311,11 @@ class ErrorBound:
 
     The statuses are as of the last reading; `status_at` ages them. `terms` add up to the hard bound against the parent
     and `stat_terms` to the statistical one, in ns; `rates` add up to the growth of the hard one, in ppb.
+
+    `frequency_ppb` is how much faster CLOCK_REALTIME was made to run than its oscillator when that was read at
+    `frequency_at_ns` (CLOCK_BOOTTIME); None: not known. The growth counts on it, and contains `steering_ppb` (against parent
+    and grandmaster) and `utc_steering_ppb` for what a servo makes of it unread. A reader that has the `publication` measures
+    that instead.
 
     `as_of_ns` is later than the newest sample by `since_sample_ns` where a later reading moved the bound, and
     `holdover_after_ns` and `void_after_ns` are shorter by as much. Before `as_of_ns` the bounds grow with the distance,
@@ -327,6 +345,11 @@ class ErrorBound:
     terms: dict[Term, int] = field(default_factory=dict)
     stat_terms: dict[Term, int] = field(default_factory=dict)
     rates: dict[Rate, int] = field(default_factory=dict)
+    frequency_ppb: int | None = None
+    frequency_at_ns: int = 0
+    steering_ppb: int = 0
+    utc_steering_ppb: int = 0
+    publication: Publication | None = None
 
 
 def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_after_ns: int) -> ClockStatus:
@@ -343,21 +366,58 @@ def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_af
     return ClockStatus.SYNCHRONIZED if age_ns < holdover_after_ns else ClockStatus.HOLDOVER
 
 
+def published(bound: ErrorBound, boottime_ns: int, frequency_ppb: int | None, reading: RawReading | None) -> ErrorBound:
+    """
+    The bound as a reader gets it that measures the steering since: `frequency_ppb` and `reading` are of now. A program that
+    began to slew the clock since the frequency was read has moved it by the difference at most.
+    """
+    if bound.frequency_ppb is None or frequency_ppb is None or reading is None:
+        return bound if bound.publication is None else replace(bound, publication=None)
+    changed_ppb = abs(frequency_ppb - bound.frequency_ppb)
+    unseen_ns = growth_ns(changed_ppb, max(0, boottime_ns - bound.frequency_at_ns))
+    mono_minus_raw_ns = reading.monotonic_ns - reading.before_ns
+    return replace(bound, publication=Publication(reading.before_ns, mono_minus_raw_ns, reading.width_ns, unseen_ns))
+
+
+def steered_ns(bound: ErrorBound, reading: RawReading) -> int | None:
+    """
+    How far CLOCK_REALTIME was steered since the bound's frequency was read, beyond what that frequency explains: at most so
+    many ns, either way. None: the bound does not support the measurement.
+    """
+    since = bound.publication
+    if since is None or bound.frequency_ppb is None:
+        return None
+    explained_ns = bound.frequency_ppb * (reading.after_ns - since.raw_ns) // NS_PER_S
+    least_ns = reading.monotonic_ns - reading.after_ns - since.mono_minus_raw_ns - explained_ns - 1
+    most_ns = least_ns + reading.width_ns + since.error_ns + 2
+    return since.unseen_ns + max(most_ns, -least_ns)
+
+
 class ReferenceBound(NamedTuple):
-    """An ErrorBound's part for one reference, which is `ahead_ns` ahead of CLOCK_REALTIME, plus or minus the bound."""
+    """
+    An ErrorBound's part for one reference, which is `ahead_ns` ahead of CLOCK_REALTIME, plus or minus the bound. Its growth
+    contains `steering_ppb` for unread steering.
+    """
 
     bound: Bound
     status: ClockStatus
     ahead_ns: int = 0
+    steering_ppb: int = 0
+
+    def at(self, age_ns: int, steered_ns: int | None) -> int | None:
+        """The bound at this age; where the steering since was measured, that counts instead of what it might have been."""
+        if steered_ns is None or self.bound.bound_ns is None:
+            return self.bound.at(age_ns)
+        return self.bound.plus(steered_ns, -self.steering_ppb).at(age_ns)
 
 
 def reference_bound(bound: ErrorBound, reference: Reference) -> ReferenceBound:
     if reference is Reference.TAI:
         return _tai_bound(bound)
     return {
-        Reference.PARENT: ReferenceBound(bound.parent_hard, bound.gm_status),
-        Reference.GRANDMASTER: ReferenceBound(bound.gm_hard, bound.gm_status),
-        Reference.UTC: ReferenceBound(bound.utc_hard, bound.utc_status),
+        Reference.PARENT: ReferenceBound(bound.parent_hard, bound.gm_status, 0, bound.steering_ppb),
+        Reference.GRANDMASTER: ReferenceBound(bound.gm_hard, bound.gm_status, 0, bound.steering_ppb),
+        Reference.UTC: ReferenceBound(bound.utc_hard, bound.utc_status, 0, bound.utc_steering_ppb),
     }[reference]
 
 
@@ -369,18 +429,21 @@ def _tai_bound(bound: ErrorBound) -> ReferenceBound:
     """
     seconds = bound.utc_seconds_removed
     if bound.utc_hard.bound_ns is None or seconds:
-        return ReferenceBound(bound.utc_hard, bound.utc_status, (seconds or 0) * NS_PER_S)
+        return ReferenceBound(bound.utc_hard, bound.utc_status, (seconds or 0) * NS_PER_S, bound.utc_steering_ppb)
     return ReferenceBound(
         unbounded(Reason.UTC_OFFSET_UNKNOWN if seconds is None else Reason.ARBITRARY_TIMESCALE), ClockStatus.UNKNOWN
     )
 
 
 def interval_now(
-    bound: ErrorBound, reference: Reference, read_clocks: Callable[[], tuple[int, int]]
+    bound: ErrorBound,
+    reference: Reference,
+    read_clocks: Callable[[], tuple[int, int]],
+    read_raw: Callable[[], RawReading] | None = None,
 ) -> tuple[Interval, Reason]:
     """
     The interval of a reference now, and the reason for its status. `read_clocks` returns (REALTIME, BOOTTIME), read in
-    this order.
+    this order; `read_raw` is called later, so that no steering before the reading is missed.
 
     A reading that was preempted between its two clocks looks like a step back, so up to three are taken before a step
     is reported.
@@ -389,17 +452,17 @@ def interval_now(
     while not _same_epoch(bound, readings[-1]) and len(readings) < 3:
         readings.append(read_clocks())
     real_ns, boot_ns = max(readings, key=lambda reading: reading[0] - reading[1])
-    part, written, ahead_ns = reference_bound(bound, reference)
+    part = reference_bound(bound, reference)
     age_ns = boot_ns - bound.as_of_ns
-    status = status_at(written, age_ns, bound.holdover_after_ns, bound.void_after_ns)
-    reason = _reason(part, written, status, age_ns)
+    status = status_at(part.status, age_ns, bound.holdover_after_ns, bound.void_after_ns)
+    reason = _reason(part.bound, part.status, status, age_ns)
     if status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER) and not _same_epoch(bound, (real_ns, boot_ns)):
         status, reason = ClockStatus.DISRUPTED, Reason.CLOCK_STEPPED
-    width_ns = part.at(age_ns)
+    width_ns = part.at(age_ns, None if read_raw is None else steered_ns(bound, read_raw()))
     if width_ns is None or status in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
         status = ClockStatus.DISRUPTED if status is ClockStatus.DISRUPTED else ClockStatus.UNKNOWN
         return Interval(None, None, status, reference), reason
-    reference_ns = real_ns + ahead_ns
+    reference_ns = real_ns + part.ahead_ns
     return Interval(reference_ns - width_ns, reference_ns + width_ns, status, reference), reason
 
 

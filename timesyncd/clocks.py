@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 NS_PER_S = 1_000_000_000
 
@@ -70,6 +70,31 @@ class Moment:
 def real_minus_boot_ns(clocks: Clocks, readings: int = 3) -> int:
     """CLOCK_REALTIME minus CLOCK_BOOTTIME, the best of a few readings."""
     return Moment.read(clocks, readings).real_minus_boot_ns
+
+
+class RawReading(NamedTuple):
+    """
+    CLOCK_MONOTONIC between two readings of CLOCK_MONOTONIC_RAW, the same oscillator without any steering. Their difference
+    shows what was done to the system clock, by whatever program.
+    """
+
+    before_ns: int
+    monotonic_ns: int
+    after_ns: int
+
+    @property
+    def width_ns(self) -> int:
+        return self.after_ns - self.before_ns
+
+    @classmethod
+    def read(cls, readings: int = 3) -> RawReading:
+        """The narrowest of a few readings."""
+        return min((cls._read() for _ in range(readings)), key=lambda reading: reading.width_ns)
+
+    @classmethod
+    def _read(cls) -> RawReading:
+        raw = time.CLOCK_MONOTONIC_RAW
+        return cls(time.clock_gettime_ns(raw), time.monotonic_ns(), time.clock_gettime_ns(raw))
 
 
 def boot_id() -> int:

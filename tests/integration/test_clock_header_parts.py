@@ -12,8 +12,8 @@ from c_header import ALL_OF_TIME, COMPILERS, EPOCH, HEADER, REFERENCES, bound_no
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Reference, interval_now, unbounded
-from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Publication, Reason, Reference, interval_now, unbounded
+from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, RawReading
 from timesyncd.ipc import clock_segment, seqlock
 
 pytestmark = pytest.mark.integration
@@ -56,20 +56,34 @@ ANY_ERROR_BOUND = st.builds(
     utc_status=st.sampled_from(ClockStatus),
     holdover_after_ns=NANOSECONDS | WORDS,
     void_after_ns=st.integers(0, 10**13) | WORDS,
+    frequency_ppb=st.none() | st.integers(-(10**9), 10**9),
+    steering_ppb=NANOSECONDS,
+    utc_steering_ppb=NANOSECONDS,
+    publication=st.none() | st.builds(Publication, *[st.integers(0, 10**18)] * 2, NANOSECONDS, NANOSECONDS),
 )
+RAW_READINGS = st.builds(RawReading, *[st.integers(0, 2 * 10**18)] * 3)
 
 
 @given(
-    ANY_ERROR_BOUND, st.integers(-NS_PER_S, 2 * 10**12) | WORDS, st.integers(-2_001, 2_001), st.sampled_from(REFERENCES)
+    ANY_ERROR_BOUND,
+    st.integers(-NS_PER_S, 2 * 10**12) | WORDS,
+    st.integers(-2_001, 2_001),
+    st.sampled_from(REFERENCES),
+    st.none() | RAW_READINGS,
 )
 def test_the_interval_of_any_segment_is_python_s(
-    library: ctypes.CDLL, bound: ErrorBound, age_ns: int, step_ns: int, reference: Reference
+    library: ctypes.CDLL,
+    bound: ErrorBound,
+    age_ns: int,
+    step_ns: int,
+    reference: Reference,
+    raw: RawReading | None,
 ) -> None:
     """For any numbers the same status, reason and ends, to the nanosecond; an end stops where 64 bits do."""
     boot_ns = clamped(bound.as_of_ns + age_ns)
     real_ns = clamped(boot_ns + bound.real_minus_boot_ns + step_ns)
-    found = interval_at(library, bound, reference, real_ns, boot_ns)
-    wanted, reason = interval_now(bound, reference, lambda: (real_ns, boot_ns))
+    found = interval_at(library, bound, reference, real_ns, boot_ns, raw)
+    wanted, reason = interval_now(bound, reference, lambda: (real_ns, boot_ns), None if raw is None else lambda: raw)
     ends = ALL_OF_TIME
     if wanted.earliest is not None and wanted.latest is not None:
         ends = (clamped(wanted.earliest), clamped(wanted.latest))
@@ -78,11 +92,20 @@ def test_the_interval_of_any_segment_is_python_s(
     assert (found.earliest_ns, found.latest_ns) == ends
 
 
-def interval_at(library: ctypes.CDLL, bound: ErrorBound, reference: Reference, real_ns: int, boot_ns: int) -> CInterval:
+def interval_at(
+    library: ctypes.CDLL,
+    bound: ErrorBound,
+    reference: Reference,
+    real_ns: int,
+    boot_ns: int,
+    raw: RawReading | None = None,
+) -> CInterval:
     """What the header makes of a segment that holds this bound."""
     payload = (ctypes.c_int64 * clock_segment.WORD_COUNT)(*clock_segment.encode(bound, EPOCH))
     number = REFERENCES.index(reference)
-    found: CInterval = library.timesyncd_interval_at(payload, number, ctypes.c_int64(real_ns), ctypes.c_int64(boot_ns))
+    measured = raw and (ctypes.c_int64 * 3)(*raw)
+    ends = ctypes.c_int64(real_ns), ctypes.c_int64(boot_ns)
+    found: CInterval = library.timesyncd_interval_at(payload, number, *ends, measured)
     return found
 
 
@@ -104,7 +127,7 @@ def expected_numbers() -> dict[str, int]:
     """The header's names without their prefix: words as schemas/SHM.md draws them, all else from the code."""
     rows = re.findall(r"^\| (\d+) \| `((?!terms)[a-z_.]+)` \|", PAGE_OF_WORDS.read_text(), re.MULTILINE)
     words = {name.replace(".", "_").upper(): int(offset) // 8 for offset, name in rows}
-    first_term = clock_segment.WORD_COUNT - len(clock_segment.TERMS)
+    first_term = words["FREQUENCY_PPB"] - seqlock.PAYLOAD - len(clock_segment.TERMS)
     header = {f"WORD_{name}": word for name, word in words.items() if word < seqlock.PAYLOAD}
     payload = {name: word - seqlock.PAYLOAD for name, word in words.items() if word >= seqlock.PAYLOAD}
     return {

@@ -14,7 +14,7 @@ from random import Random
 from chain import Chain, Instant
 from chain_samples import sampled
 from grandmaster_clock import GrandmasterSpec
-from judging import Judgement
+from judging import Judgement, Reader
 from scenarios import BY_NAME, Scenario
 
 from timesyncd.bound import Bound, ErrorBound
@@ -23,7 +23,7 @@ from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.grandmaster import GrandmasterVerdict
-from timesyncd.model.replay import ReplayedRow, bounds_at
+from timesyncd.model.replay import ReplayedRow
 
 SECONDS = 900
 
@@ -100,10 +100,10 @@ def ensemble(error_ns: int | None) -> Ensemble:
 
 
 def replayed_boundary_clock(name: str, seed: int) -> Iterator[tuple[Instant, ReplayedRow]]:
-    scenario = drawn_boundary_clock(name, seed)
+    scenario, reader = drawn_boundary_clock(name, seed), Reader()
     for instant, bound in published(scenario, ensemble(scenario.error_ns), seed):
         behind = instant._replace(gm_error_ns=instant.utc_error_ns)
-        yield behind, bounds_at(bound, instant.row.t_ns)
+        yield behind, reader.read(bound, instant, instant.row.t_ns)
 
 
 def judged_boundary_clock(name: str, seed: int) -> Judgement:

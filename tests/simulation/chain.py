@@ -14,6 +14,7 @@ from local_clock import NS_PER_S, LocalClock
 from network_path import NetworkPath
 from scenarios import Scenario
 
+from timesyncd.clocks import RawReading
 from timesyncd.model.replay import TraceRow
 
 DELAY_INTERVAL_NS = NS_PER_S
@@ -23,16 +24,13 @@ ANNOUNCE_RECEIPT_TIMEOUT = 3
 #: The interval between two looks at the truth.
 LOOK_INTERVAL_NS = 0.25 * NS_PER_S
 
-#: A path that changed so recently may still be in the delay filter, and so large a move of its median is a consequence.
-DELAY_MEMORY_NS = 60 * NS_PER_S
-DELAY_MOVED_NS = 1_000
-
 
 class Instant(NamedTuple):
     """
     The truth at a reading (`is_reading`), or between two: its row is then empty. The errors are local minus reference, positive = ahead.
 
-    `blind`: between a sudden change and the first reading that shows a Sync of after it nothing on the node can know.
+    `blind`: between a step of the grandmaster and the first reading that shows a Sync of after it nothing on the node can know.
+    `frequency_ppb` and `raw` are what the clock and its oscillator show.
     """
 
     row: TraceRow
@@ -40,6 +38,8 @@ class Instant(NamedTuple):
     gm_error_ns: float
     utc_error_ns: float
     blind: bool
+    frequency_ppb: int
+    raw: RawReading
 
 
 class Chain:
@@ -58,7 +58,7 @@ class Chain:
             scenario.delay_filter_length,
             scenario.may_master,
         )
-        self._blindness = Blindness(self.grandmaster.step_moments_ns, self.path.change_moments_ns)
+        self._blindness = Blindness(self.grandmaster.step_moments_ns)
         self._sync_sent_ns = rng.random() * scenario.sync_interval_s * NS_PER_S
         self._announce_timeout_ns = math.inf
         self._announce_timeout_ns = math.inf
@@ -99,7 +99,7 @@ class Chain:
         sent_ns = self._sync_sent_ns
         if self.grandmaster.lives(sent_ns) and not self.path.loses_sync(sent_ns):
             self.ptp4l.sync(sent_ns + self.grandmaster.error_ns(sent_ns), self.clock.read_ns())
-            self._blindness.sync(sent_ns, self.ptp4l.path_delay_ns)
+            self._blindness.sync(sent_ns)
         self._sync_sent_ns += self._scenario.sync_interval_s * NS_PER_S
         return self._sync_arrival_ns()
 
@@ -127,7 +127,8 @@ class Chain:
     def _instant(self, now_ns: float, row: TraceRow, is_reading: bool) -> Instant:
         error_ns = self.clock.error_ns
         gm_error_ns = error_ns - self.grandmaster.error_ns(now_ns)
-        return Instant(row, is_reading, gm_error_ns, error_ns, self._blindness.at(now_ns))
+        frequency_ppb, raw = -round(self.clock.slowed_ppb), self.clock.raw_reading()
+        return Instant(row, is_reading, gm_error_ns, error_ns, self._blindness.at(now_ns), frequency_ppb, raw)
 
     def _row(self) -> TraceRow:
         ptp4l = self.ptp4l
@@ -144,31 +145,20 @@ class Chain:
 
 
 class Blindness:
-    """
-    What no reading can show yet. A step of the grandmaster: from then until a reading that shows a Sync sent after it. A sudden
-    change of the path: from the Sync that led the servo astray until the next reading. That Sync is the first after the change, and
-    again each one at which the delay filter has moved, while it may remember the former path.
-    """
+    """What no reading can show yet: a step of the grandmaster, from then until a reading that shows a Sync sent after it."""
 
-    def __init__(self, gm_steps_ns: list[float], path_changes_ns: list[float]) -> None:
+    def __init__(self, gm_steps_ns: list[float]) -> None:
         self._gm_steps_ns = gm_steps_ns
-        self._path_changes_ns = path_changes_ns
         self._sync_ns = self._shown_sync_ns = 0.0
-        self._delay_ns = self._shown_delay_ns = 0
 
-    def sync(self, sent_ns: float, path_delay_ns: int) -> None:
-        self._sync_ns, self._delay_ns = sent_ns, path_delay_ns
+    def sync(self, sent_ns: float) -> None:
+        self._sync_ns = sent_ns
 
     def read(self) -> None:
-        self._shown_sync_ns, self._shown_delay_ns = self._sync_ns, self._delay_ns
+        self._shown_sync_ns = self._sync_ns
 
     def at(self, now_ns: float) -> bool:
-        if _any_between(self._gm_steps_ns, self._shown_sync_ns, now_ns):
-            return True
-        since_ns = self._shown_sync_ns
-        if abs(self._delay_ns - self._shown_delay_ns) > DELAY_MOVED_NS:
-            since_ns -= DELAY_MEMORY_NS
-        return _any_between(self._path_changes_ns, since_ns, self._sync_ns)
+        return _any_between(self._gm_steps_ns, self._shown_sync_ns, now_ns)
 
 
 def _any_between(moments_ns: list[float], after_ns: float, until_ns: float) -> bool:

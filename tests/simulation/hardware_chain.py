@@ -6,7 +6,6 @@ beside the truth of the system clock.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from hardware_scenarios import Discipline, HardwareScenario
 from local_clock import NS_PER_S, LocalClock
 from network_path import NetworkPath
 
-from timesyncd.clocks import Moment
+from timesyncd.clocks import Moment, RawReading
 from timesyncd.drivers.ptp4l._history import Ptp4lSnapshot, SyncHistory
 from timesyncd.drivers.ptp4l._management import (
     CurrentDataSet,
@@ -55,7 +54,8 @@ _SYNCS_UNTIL_POLLING = 3
 class HardwareInstant(NamedTuple):
     """
     The truth of the system clock where the daemon's sources gave `readings`, or between two of their readings. The errors
-    are local minus reference, positive = ahead. `blind`: nothing on the node can know yet.
+    are local minus reference, positive = ahead. `blind`: nothing on the node can know yet. `frequency_ppb` and `raw` are what the system
+    clock and its oscillator show.
     """
 
     readings: Readings
@@ -65,6 +65,8 @@ class HardwareInstant(NamedTuple):
     gm_error_ns: float
     utc_error_ns: float
     blind: bool
+    frequency_ppb: int
+    raw: RawReading
 
 
 class HardwareChain:
@@ -83,8 +85,7 @@ class HardwareChain:
         servo = PiServo(scenario.sync_interval_s, False, card.max_adj_ppb, scenario.step_threshold_ns)
         self.ptp4l = EmulatedPtp4l(self.phc, servo)
         self._discipline = _discipline(self)
-        self._blindness = Blindness(self.grandmaster.step_moments_ns, self.path.change_moments_ns)
-        self._kicks = Kicks()
+        self._blindness = Blindness(self.grandmaster.step_moments_ns)
         self._driver = Driver(self)
         self._sync_sent_ns = rng.random() * scenario.sync_interval_s * NS_PER_S
         self._pending: tuple[float, float, float] | None = None
@@ -116,8 +117,6 @@ class HardwareChain:
             for reading in readings:
                 if isinstance(reading, ClockSample):
                     self._blindness.read()
-                if isinstance(reading, PhcSample) or self._scenario.card.read_at_sync:
-                    self._kicks.read(self.system.slowed_ppb)
             if readings or event == _LOOK:
                 yield self._instant(now_ns, readings)
 
@@ -166,7 +165,7 @@ class HardwareChain:
         sent_ns, t1_ns, t2_ns = self._pending
         if self.ptp4l.follows:
             self.ptp4l.sync(t1_ns, t2_ns)
-            self._blindness.sync(sent_ns, self.ptp4l.path_delay_ns)
+            self._blindness.sync(sent_ns)
             ingress_ns = self.ptp4l.ingress_ns
             self._driver.ingress_ns = 0 if ingress_ns is None else REALTIME_EPOCH_NS + TAI_NS + round(ingress_ns)
             if self._rng.random() >= self._scenario.missed_share:
@@ -216,9 +215,7 @@ class HardwareChain:
         return (self._driver.phc_reading(PHC),)
 
     def _steer(self, now_ns: float) -> Readings:
-        before_ppb = self.system.slowed_ppb
         self._times[_STEER] = self._discipline(now_ns)
-        self._kicks.steered(now_ns, before_ppb, self.system.slowed_ppb)
         return ()
 
     def _look(self, now_ns: float) -> Readings:
@@ -235,7 +232,9 @@ class HardwareChain:
             moment.real_minus_boot_ns,
             error_ns - self.grandmaster.error_ns(now_ns),
             error_ns,
-            self._blindness.at(now_ns) or self._kicks.blind,
+            self._blindness.at(now_ns),
+            -round(self.system.slowed_ppb),
+            self.system.raw_reading(),
         )
 
     def moment(self) -> Moment:
@@ -401,22 +400,3 @@ class _Chronyd:
         lasts_s = max(rng.choice((1.0, 1.0, rng.uniform(1, 8))), abs(offset_ns) / CHRONYD_LIMIT_PPB)
         chain.system.slowed_ppb += offset_ns / lasts_s
         return now_ns + lasts_s * NS_PER_S
-
-
-class Kicks:
-    """
-    A program that changes the system clock's frequency by more than three times what its readings have shown lately does
-    so unseen: until the next reading nothing can know.
-    """
-
-    def __init__(self) -> None:
-        self._read: deque[float] = deque(maxlen=10)
-        self.blind = False
-
-    def steered(self, now_ns: float, before_ppb: float, after_ppb: float) -> None:
-        usual = max((abs(new - old) for old, new in zip(self._read, list(self._read)[1:])), default=0.0)
-        self.blind = self.blind or abs(after_ppb - before_ppb) > 3 * usual
-
-    def read(self, slowed_ppb: float) -> None:
-        self._read.append(slowed_ppb)
-        self.blind = False

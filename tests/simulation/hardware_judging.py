@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hardware_chain import BOOTTIME_EPOCH_NS, PHC, PTP, HardwareChain, HardwareInstant
 from hardware_scenarios import HardwareScenario
-from judging import Judgement
+from judging import Judgement, Reader
 
 from timesyncd.bound import ErrorBound
 from timesyncd.clocks import STEP_TOLERANCE_NS
@@ -23,15 +23,15 @@ def replayed_hardware(
     scenario: HardwareScenario, seed: int, seconds: float | None = None
 ) -> Iterator[tuple[HardwareInstant, ReplayedRow]]:
     """Each instant with the published bounds at it: by the readings up to it."""
-    ensemble = Ensemble({PTP: SETTINGS, PHC: SETTINGS})
-    published: ErrorBound | None = None
+    ensemble, reader = Ensemble({PTP: SETTINGS, PHC: SETTINGS}), Reader()
+    written: ErrorBound | None = None
     for instant in HardwareChain(scenario, seed, seconds).instants():
         for reading in instant.readings:
-            published = ensemble.accept(reading).bound or published
-        known = published
-        if known is not None and abs(known.real_minus_boot_ns - instant.real_minus_boot_ns) > STEP_TOLERANCE_NS:
-            known = None  # each reader of the segment sees that the clock was stepped
-        yield instant, bounds_at(known, instant.boottime_ns)
+            written = ensemble.accept(reading).bound or written
+        known = reader.read(written, instant, instant.boottime_ns)
+        if written is not None and abs(written.real_minus_boot_ns - instant.real_minus_boot_ns) > STEP_TOLERANCE_NS:
+            known = bounds_at(None, instant.boottime_ns)  # each reader of the segment sees that the clock was stepped
+        yield instant, known
 
 
 def judged_hardware(scenario: HardwareScenario, seed: int) -> Judgement:

@@ -10,17 +10,33 @@ from chain import Chain, Instant
 from hardware_chain import HardwareInstant
 from scenarios import Scenario
 
+from timesyncd.bound import ErrorBound, published
 from timesyncd.model.replay import Replay, ReplayedRow, TraceRow, bounds_at
 
 #: Rows of the first two minutes, in which the servo locks, are judged, but may lack a bound.
 LOCKED_AFTER_NS = 120_000_000_000
 
 
-class AgingReplay(Replay):
-    """The model, which also answers at a moment between two rows: with what the last one left, older."""
+class PublishingReplay(Replay):
+    """The model, and the bound that the daemon has published after a row."""
 
-    def at(self, newest: TraceRow, t_ns: int) -> ReplayedRow:
-        return bounds_at(self._with_newest_grandmaster(newest), t_ns)
+    def bound(self, newest: TraceRow) -> ErrorBound | None:
+        return self._with_newest_grandmaster(newest)
+
+
+class Reader:
+    """A reader of the segment: it has what was published last, older, and measures how the clock was steered since."""
+
+    def __init__(self) -> None:
+        self._written: ErrorBound | None = None
+        self._known: ErrorBound | None = None
+
+    def read(self, written: ErrorBound | None, instant: Instant | HardwareInstant, at_ns: int) -> ReplayedRow:
+        """`written` is what the daemon has published up to `at_ns`, the moment of the instant."""
+        if written is not self._written:
+            self._written = written
+            self._known = written and published(written, at_ns, instant.frequency_ppb, instant.raw)
+        return bounds_at(self._known, at_ns, instant.raw)
 
 
 @dataclass(slots=True)
@@ -92,14 +108,14 @@ class Judgement:
 
 def replayed(scenario: Scenario, seed: int, seconds: float) -> Iterator[tuple[Instant, ReplayedRow]]:
     """Each instant with the bounds at it: at a reading decided from the rows up to it, between two as they age."""
-    model = AgingReplay()
-    newest = TraceRow(0, None)
+    model, reader = PublishingReplay(), Reader()
+    known: ErrorBound | None = None
     for instant in Chain(scenario, seed, seconds).instants():
         if instant.is_reading:
-            newest = instant.row
-            yield instant, model.accept(newest)
+            yield instant, model.accept(instant.row)
+            known = model.bound(instant.row)
         else:
-            yield instant, model.at(newest, instant.row.t_ns)
+            yield instant, reader.read(known, instant, instant.row.t_ns)
 
 
 def judged(scenario: Scenario, seed: int, seconds: float) -> Judgement:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from random import Random
 
+from timesyncd.clocks import RawReading
+
 NS_PER_S = 1e9
 
 
@@ -29,10 +31,21 @@ class LocalClock:
     """
     `error_ns` is local minus true time. Times are true time in float nanoseconds since the start: an hour resolves to 0.001 ns.
 
-    `slowed_ppb` is the correction in force: positive = slowed by so much. `stepped_ns` is the sum of all steps.
+    `slowed_ppb` is the correction in force: positive = slowed by so much. `stepped_ns` is the sum of all steps, `steered_ns` what all
+    corrections together moved the clock by.
     """
 
-    __slots__ = ("_base_ppb", "_rng", "_spec", "_wander_ppb", "error_ns", "slowed_ppb", "stepped_ns", "true_ns")
+    __slots__ = (
+        "_base_ppb",
+        "_rng",
+        "_spec",
+        "_wander_ppb",
+        "error_ns",
+        "slowed_ppb",
+        "steered_ns",
+        "stepped_ns",
+        "true_ns",
+    )
 
     def __init__(self, spec: OscillatorSpec, rng: Random, error_ns: float) -> None:
         self._spec = spec
@@ -42,6 +55,7 @@ class LocalClock:
         self.error_ns = error_ns
         self.slowed_ppb = 0.0
         self.stepped_ns = 0.0
+        self.steered_ns = 0.0
         self.true_ns = 0.0
 
     def advance(self, true_ns: float) -> None:
@@ -53,6 +67,7 @@ class LocalClock:
         if self._spec.wander_ppb:
             self._wander_ppb += self._rng.gauss(0.0, self._spec.wander_ppb * math.sqrt(elapsed_s))
         self.error_ns += (self.oscillator_ppb() - self.slowed_ppb) * elapsed_s
+        self.steered_ns -= self.slowed_ppb * elapsed_s
 
     def oscillator_ppb(self) -> float:
         """How fast the oscillator alone runs now."""
@@ -76,3 +91,8 @@ class LocalClock:
     def boottime_ns(self) -> int:
         """The same clock without its steps, as a program reads it."""
         return round(self.true_ns + self.error_ns - self.stepped_ns)
+
+    def raw_reading(self) -> RawReading:
+        """The same clock between two readings of its oscillator, which nothing steers; they hold the rounding."""
+        raw_ns = self.true_ns + self.error_ns - self.stepped_ns - self.steered_ns
+        return RawReading(math.floor(raw_ns - 0.5), self.boottime_ns(), math.ceil(raw_ns + 0.5))

@@ -8,13 +8,13 @@ from random import Random
 
 from chain import Chain, Instant
 from chain_samples import sampled
-from judging import Judgement
+from judging import Judgement, Reader
 from scenarios import BY_NAME
 
 from timesyncd.bound import ErrorBound
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.replay import ReplayedRow, TraceRow, bounds_at
+from timesyncd.model.replay import ReplayedRow, TraceRow
 from timesyncd.sample import UtcOrigin, UtcSample
 
 SECONDS = 300
@@ -98,8 +98,9 @@ def replayed_second_source(name: str, seed: int) -> Iterator[tuple[Instant, Repl
     """A seed chooses the path, and how sure a source of its own is."""
     source, chance = KEEPING_SECOND_SOURCES[name], Random(f"{name}/{seed}")
     base, error_ns = chance.choice(_BASES), round(usual_error_ns(source.origin) * 10 ** chance.uniform(-1, 1))
+    reader = Reader()
     for instant, bound in published(source, ensemble_of(source), seed, base, error_ns):
-        yield instant, bounds_at(bound, instant.row.t_ns)
+        yield instant, reader.read(bound, instant, instant.row.t_ns)
 
 
 def judged_second_source(name: str, seed: int) -> Judgement:

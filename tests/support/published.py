@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
-from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, published, unbounded
+from timesyncd.clocks import RawReading, SystemClocks, boot_id, real_minus_boot_ns, time_namespace
+from timesyncd.drivers.kernel import system_clock_frequency_ppb
 from timesyncd.ipc import clock_segment, seqlock
 
 EPOCH = clock_segment.Epoch(boot_id(), time_namespace())
@@ -28,7 +29,10 @@ def good_bound(**changes: object) -> ErrorBound:
         utc_status=ClockStatus.SYNCHRONIZED,
         utc_seconds_removed=37,
         clock="realtime",
+        frequency_ppb=system_clock_frequency_ppb(),
+        frequency_at_ns=clocks.boottime_ns(),
     )
+    bound = published(bound, clocks.boottime_ns(), bound.frequency_ppb, RawReading.read())
     return replace(bound, **changes)  # type: ignore[arg-type]
 
 

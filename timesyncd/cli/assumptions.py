@@ -73,7 +73,7 @@ class Unobservable(StrEnum):
     STEERING_READ = "steering_read", "no servo corrects the clock, and undoes it, between two readings"
     SERVO_UNTIL_READING = (
         "servo_until_reading",
-        "between a Sync and its reading a servo does at most three times what it did before",
+        "for a hub's figures: between a Sync and its reading a servo does at most three times what it did before",
     )
     DELAYS_MEASURED = "delays_measured", "the path delay is measured again and again, so ptp4l's delay filter forgets"
     OSCILLATOR_GOES_ON = (

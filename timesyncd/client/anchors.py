@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference, interval_now, reference_bound
 from timesyncd.client.job import Job
-from timesyncd.clocks import boot_id, time_namespace
+from timesyncd.clocks import RawReading, boot_id, time_namespace
 
 FORMAT = "timesyncd anchors"
 VERSION = 1
@@ -249,7 +249,7 @@ def _offset(
     """`absence`: why there is no bound at all."""
     if known is None:
         return ReferenceOffset(0, None, 0, 0), ClockStatus.UNKNOWN, absence
-    interval, reason = interval_now(known, reference, lambda: reading)
+    interval, reason = interval_now(known, reference, lambda: reading, RawReading.read)
     growth_ppb = reference_bound(known, reference).bound.growth_ppb
     past_growth_ppb = max(growth_ppb, known.past_growth_ppb)
     if interval.earliest is None or interval.latest is None:

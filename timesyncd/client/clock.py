@@ -8,31 +8,48 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import overload
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, interval_now
+from timesyncd.bound import (
+    ClockStatus,
+    ErrorBound,
+    Interval,
+    Reason,
+    Reference,
+    interval_now,
+    reference_bound,
+)
 from timesyncd.client import past, waiting
 from timesyncd.client.past import ClockName, ClockReading, NsRange
 from timesyncd.client.scales import GmNs, ScaledNs, TaiNs, Timestamp, UtcNs
 from timesyncd.client.waiting import Condition, StatusChange, Wait, WaitResult
-from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, boot_id, time_namespace
+from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, RawReading, boot_id, time_namespace
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.seqlock import GENERATION, SegmentReader
 
 _SYNCHRONIZED = ClockStatus.SYNCHRONIZED
 _GRANDMASTER = Reference.GRANDMASTER
 _UTC = Reference.UTC
-_NEVER_NS = 2**62
 _realtime_ns = time.time_ns
 _monotonic_ns = time.monotonic_ns
+_clock_ns = time.clock_gettime_ns
+_RAW = time.CLOCK_MONOTONIC_RAW
 
+#: Where the clock moved further than this from what the bound says of its rate, or was not read at once, the slow path decides: the clock
+#: was steered or stepped, or the machine slept.
+_MOST_MOVED_NS = 1_000
 
-#: What the fast path needs of one reference: mapping, generation, until_ns, lowest_ns, highest_ns, origin_ns, period_ns.
-#: The path is valid for this generation, before `until_ns` (0: never), while REALTIME - MONOTONIC lies strictly between lowest and
-#: highest. The bound grows by 1 ns in every `period_ns`, and would have been 0 at `origin_ns`.
+#: The fast path multiplies by a frequency in units of 2^-30, which is faster than a division. That is right within 1 ppb, and the growth is
+#: rounded up.
+_SHIFT = 30
+_ROUNDING_PPB = 2
+
+#: What the fast path needs of one reference: mapping, generation, until_ns, origin_ns, period_ns, raw_ns, apart_ns, frequency, slack_ns.
+#: The path is valid for this generation, before `until_ns` of CLOCK_MONOTONIC_RAW (0: never). The bound grows by 1 ns in every `period_ns`,
+#: and would have been 0 at `origin_ns`. On top comes how far CLOCK_REALTIME moved from its oscillator, beyond its frequency: at `raw_ns` they
+#: were `apart_ns` apart, or at most `slack_ns` less.
 #:
-#: It uses CLOCK_MONOTONIC, because that is read faster than BOOTTIME. A suspend, which only BOOTTIME counts, moves
-#: REALTIME - MONOTONIC: it looks like a step here, and the slow path distinguishes the two. It is a plain tuple, because that is
-#: unpacked faster than a named one, and it has origin and period, because then a single division is enough.
-_FastPath = tuple[memoryview, int, int, int, int, int, int]
+#: It reads CLOCK_MONOTONIC_RAW, which nothing steers: so one difference shows every slew, every step and every suspend. It is a plain tuple,
+#: because that is unpacked faster than a named one, and it has origin and period, because then a single division is enough.
+_FastPath = tuple[memoryview, int, int, int, int, int, int, int, int]
 
 
 class _OneArgument(tuple[object, ...]):
@@ -79,23 +96,32 @@ class Clock:
         That is CLOCK_REALTIME with its bound against the grandmaster. The seconds are not added back;
         `snapshot().utc_seconds_removed` is their number.
         """
-        words, generation, until_ns, lowest_ns, highest_ns, origin_ns, period_ns = self._gm
-        # REALTIME before MONOTONIC: a pause between the two makes the clock look older, so the bound wider.
+        words, generation, until_ns, origin_ns, period_ns, raw_ns, apart_ns, frequency, slack_ns = self._gm
+        before_ns = _clock_ns(_RAW)
         real_ns = _realtime_ns()
-        mono_ns = _monotonic_ns()
-        if words[GENERATION] == generation and mono_ns < until_ns and lowest_ns < real_ns - mono_ns < highest_ns:
-            bound_ns = (mono_ns - origin_ns) // period_ns
-            return _fast_interval((real_ns - bound_ns, real_ns + bound_ns, _SYNCHRONIZED, _GRANDMASTER))
+        after_ns = _clock_ns(_RAW)
+        if words[GENERATION] == generation and after_ns < until_ns:
+            least_ns = real_ns - after_ns - apart_ns - ((after_ns - raw_ns) * frequency >> _SHIFT)
+            most_ns = least_ns + after_ns - before_ns + slack_ns
+            moved_ns = most_ns if most_ns > -least_ns else -least_ns  # noqa: FURB136 (a call of max() takes a tenth longer)
+            if moved_ns < _MOST_MOVED_NS:
+                bound_ns = (after_ns - origin_ns) // period_ns + moved_ns
+                return _fast_interval((real_ns - bound_ns, real_ns + bound_ns, _SYNCHRONIZED, _GRANDMASTER))
         return self._slow_path(_GRANDMASTER)[0]
 
     def now(self) -> Interval:
         """UTC, ns since 1970 (UtcNs)."""
-        words, generation, until_ns, lowest_ns, highest_ns, origin_ns, period_ns = self._utc
+        words, generation, until_ns, origin_ns, period_ns, raw_ns, apart_ns, frequency, slack_ns = self._utc
+        before_ns = _clock_ns(_RAW)
         real_ns = _realtime_ns()
-        mono_ns = _monotonic_ns()
-        if words[GENERATION] == generation and mono_ns < until_ns and lowest_ns < real_ns - mono_ns < highest_ns:
-            bound_ns = (mono_ns - origin_ns) // period_ns
-            return _fast_interval((real_ns - bound_ns, real_ns + bound_ns, _SYNCHRONIZED, _UTC))
+        after_ns = _clock_ns(_RAW)
+        if words[GENERATION] == generation and after_ns < until_ns:
+            least_ns = real_ns - after_ns - apart_ns - ((after_ns - raw_ns) * frequency >> _SHIFT)
+            most_ns = least_ns + after_ns - before_ns + slack_ns
+            moved_ns = most_ns if most_ns > -least_ns else -least_ns  # noqa: FURB136 (a call of max() takes a tenth longer)
+            if moved_ns < _MOST_MOVED_NS:
+                bound_ns = (after_ns - origin_ns) // period_ns + moved_ns
+                return _fast_interval((real_ns - bound_ns, real_ns + bound_ns, _SYNCHRONIZED, _UTC))
         return self._slow_path(_UTC)[0]
 
     def tai_now(self) -> Interval:
@@ -225,7 +251,7 @@ class Clock:
         """The interval of any reference and status. It prepares the fast path again where that is valid."""
         found = self._read()
         if isinstance(found, ErrorBound):
-            interval, reason = interval_now(found, reference, _read_clocks)
+            interval, reason = interval_now(found, reference, _read_clocks, RawReading.read)
         else:
             interval, reason = Interval(None, None, ClockStatus.UNKNOWN, reference), found
         if interval.status is not _SYNCHRONIZED:
@@ -252,8 +278,8 @@ class Clock:
             return Reason.OTHER_TIME_NAMESPACE
         boot_minus_mono, _ = self._translator.update(bound)
         if bound.as_of_ns <= past.boottime_ns():
-            self._gm = self._fast_path(words, generation, bound, bound.gm_hard, bound.gm_status, boot_minus_mono)
-            self._utc = self._fast_path(words, generation, bound, bound.utc_hard, bound.utc_status, boot_minus_mono)
+            self._gm = self._fast_path(words, generation, bound, _GRANDMASTER, boot_minus_mono)
+            self._utc = self._fast_path(words, generation, bound, _UTC, boot_minus_mono)
         return bound
 
     def _decode(self, payload: tuple[int, ...]) -> tuple[ErrorBound, clock_segment.Epoch]:
@@ -275,27 +301,37 @@ class Clock:
         words: memoryview,
         generation: int,
         bound: ErrorBound,
-        part: Bound,
-        status: ClockStatus,
+        reference: Reference,
         boot_minus_mono: NsRange,
     ) -> _FastPath:
-        period_ns = NS_PER_S // part.growth_ppb if part.growth_ppb else _NEVER_NS
-        if part.bound_ns is None or status is not _SYNCHRONIZED or period_ns == 0:
+        part, status, _, steering_ppb = reference_bound(bound, reference)
+        since, ppb = bound.publication, bound.frequency_ppb
+        if since is None or ppb is None or part.bound_ns is None or status is not _SYNCHRONIZED:
             return self._no_fast_path(words, generation)
-        # Each limit uses the end of the range that makes it stricter: the age is never understated, and no step is missed.
-        as_of_ns = bound.as_of_ns - boot_minus_mono.high_ns
+        # Ages count in seconds of CLOCK_BOOTTIME, of which one of the oscillator is at most so many.
+        own_ns = NS_PER_S + max(0, ppb)
+        growth_ppb = (part.growth_ppb - steering_ppb) * own_ns // NS_PER_S + _ROUNDING_PPB
+        real_minus_mono = past.difference(_realtime_ns, _monotonic_ns)
+        expected_ns = bound.real_minus_boot_ns + boot_minus_mono.low_ns
+        if not 0 < growth_ppb <= NS_PER_S or abs(real_minus_mono.low_ns - expected_ns) > STEP_TOLERANCE_NS:
+            return self._no_fast_path(words, generation)
+        period_ns = NS_PER_S // growth_ppb
+        written_for_ns = since.raw_ns + since.mono_minus_raw_ns - (bound.as_of_ns - boot_minus_mono.high_ns)
+        as_of_ns = since.raw_ns - max(0, written_for_ns) * NS_PER_S // max(1, NS_PER_S + ppb) - 1
         return (
             words,
             generation,
-            as_of_ns + min(bound.holdover_after_ns, bound.void_after_ns),
-            bound.real_minus_boot_ns + boot_minus_mono.high_ns - STEP_TOLERANCE_NS - 1,
-            bound.real_minus_boot_ns + boot_minus_mono.low_ns + STEP_TOLERANCE_NS + 1,
-            as_of_ns - (part.bound_ns + 1) * period_ns,
+            as_of_ns + min(bound.holdover_after_ns, bound.void_after_ns) * NS_PER_S // own_ns,
+            as_of_ns - (part.bound_ns + since.unseen_ns + 1) * period_ns,
             period_ns,
+            since.raw_ns,
+            real_minus_mono.high_ns + since.mono_minus_raw_ns,
+            (ppb << _SHIFT) // NS_PER_S,
+            since.error_ns + real_minus_mono.high_ns - real_minus_mono.low_ns + 2,
         )
 
     def _no_fast_path(self, words: memoryview, generation: int) -> _FastPath:
-        return words, generation, 0, 0, 0, 0, 1
+        return words, generation, 0, 0, 1, 0, 0, 0, 0
 
 
 def _read_clocks() -> tuple[int, int]:

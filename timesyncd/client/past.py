@@ -17,8 +17,9 @@ from timesyncd.bound import (
     Reference,
     reference_bound,
     status_at,
+    steered_ns,
 )
-from timesyncd.clocks import STEP_TOLERANCE_NS
+from timesyncd.clocks import STEP_TOLERANCE_NS, RawReading
 from timesyncd.ipc.wire_types import Code
 
 #: The clocks whose readings are translated; perf_counter is CLOCK_MONOTONIC on Linux.
@@ -164,7 +165,7 @@ class Translator:
             moment = moment_at(_sum(NsRange(ns, ns), boot_minus_mono), real_minus_boot)
         if not _agree(real_minus_boot, bound.real_minus_boot_ns):
             return unknown(reference, TranslationReason.CLOCK_STEPPED_SINCE)
-        return translate(bound, reference, moment, boottime_ns())
+        return translate(bound, reference, moment, boottime_ns(), steered_ns(bound, RawReading.read()) or 0)
 
 
 def moment_at(boot_ns: NsRange, real_minus_boot: NsRange) -> PastMoment:
@@ -179,16 +180,19 @@ def _sum(one: NsRange, other: NsRange) -> NsRange:
     return NsRange(one.low_ns + other.low_ns, one.high_ns + other.high_ns)
 
 
-def translate(bound: ErrorBound, reference: Reference, moment: PastMoment, now_boottime_ns: int) -> ClockReading:
+def translate(
+    bound: ErrorBound, reference: Reference, moment: PastMoment, now_boottime_ns: int, steered_ns: int = 0
+) -> ClockReading:
     """
     The reference's interval at the moment.
 
     The bound widens with the distance to the newest sample, in either direction, and the status table is applied to that distance.
+    Since the sample, the clock was steered by `steered_ns` beyond its frequency, at whatever moment.
     """
-    part, written, ahead_ns = reference_bound(bound, reference)
+    part, written, ahead_ns, _ = reference_bound(bound, reference)
     distance_ns = max(abs(end_ns - bound.as_of_ns) for end_ns in moment.boottime_ns)
     status = status_at(written, distance_ns, bound.holdover_after_ns, bound.void_after_ns)
-    width_ns = _width_ns(bound, part, moment.boottime_ns)
+    width_ns = _width_ns(bound, part, moment.boottime_ns, steered_ns)
     if width_ns is None or written in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
         return unknown(reference, part.reason)
     if moment.boottime_ns.low_ns > now_boottime_ns:
@@ -201,7 +205,7 @@ def translate(bound: ErrorBound, reference: Reference, moment: PastMoment, now_b
     return ClockReading(Interval(earliest, latest, status, reference), reason, reason.text)
 
 
-def _width_ns(bound: ErrorBound, part: Bound, boottime_ns: NsRange) -> int | None:
+def _width_ns(bound: ErrorBound, part: Bound, boottime_ns: NsRange, steered_ns: int) -> int | None:
     """The clock's rate is known for `past_span_ns` back; for any time before that only the kernel's slew limit holds."""
     if part.bound_ns is None:
         return None
@@ -211,7 +215,7 @@ def _width_ns(bound: ErrorBound, part: Bound, boottime_ns: NsRange) -> int | Non
     width_ns = past.at(known_ns)
     assert width_ns is not None
     before_ns = Bound(width_ns, UNKNOWN_PAST_PPB).at(back_ns - known_ns)
-    later_ns = part.at(max(0, boottime_ns.high_ns - bound.as_of_ns))
+    later_ns = part.plus(steered_ns).at(max(0, boottime_ns.high_ns - bound.as_of_ns))
     return max(before_ns or 0, later_ns or 0)
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from timesyncd.bound import ErrorBound
-from timesyncd.clocks import NS_PER_S, Clocks, Moment, SystemClocks, boot_id, time_namespace
+from timesyncd.bound import ErrorBound, published
+from timesyncd.clocks import NS_PER_S, Clocks, Moment, RawReading, SystemClocks, boot_id, time_namespace
 from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings, read_file
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
@@ -25,6 +25,7 @@ from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.daemon.runtime_folder import RuntimeFolder
 from timesyncd.daemon.web_view import WebView
 from timesyncd.driver import AlarmSource, Runner, build_driver
+from timesyncd.drivers.kernel import system_clock_frequency_ppb
 from timesyncd.errors import ConfigError, Malformed, StoreError
 from timesyncd.findings.followers import identities
 from timesyncd.findings.node import (
@@ -276,7 +277,8 @@ class Daemon:
     def _write(self, bound: ErrorBound) -> None:
         """To the segments, which jobs read."""
         self._written_bound = bound
-        self._folder.write(clock_segment.encode(bound, self._epoch))
+        found = published(bound, self._clocks.boottime_ns(), system_clock_frequency_ppb(), RawReading.read())
+        self._folder.write(clock_segment.encode(found, self._epoch))
         if self._clockbound is not None:
             self._clockbound.write(bound)
 

@@ -10,14 +10,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Publication, Reason, Term
 from timesyncd.sample import identity_number, identity_text
 
 NAME = "clock"
 #: The runtime folder of a daemon that is not configured otherwise.
 DEFAULT_FOLDER = Path("/run/timesyncd")
 MAGIC = int.from_bytes(b"tsyncclk", "little")
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 
 #: An absent value is a number that no field can have: an unbounded error, an unknown identity, unknown seconds.
 ABSENT = -(2**63)
@@ -27,7 +27,8 @@ TERMS = tuple(sorted((term for term in Term if term.segment_index is not None), 
 
 _BOUNDS = ("parent_hard", "gm_hard", "utc_hard", "parent_stat", "gm_stat", "utc_stat")
 _HEAD = 12
-WORD_COUNT = _HEAD + 3 * len(_BOUNDS) + 4 + len(TERMS)
+_STEERING = 7
+WORD_COUNT = _HEAD + 3 * len(_BOUNDS) + 4 + len(TERMS) + _STEERING
 
 
 class Epoch(NamedTuple):
@@ -58,7 +59,8 @@ def encode(bound: ErrorBound, epoch: Epoch) -> list[int]:
         words += [_absent(part.bound_ns), part.growth_ppb, int(part.reason)]
     words += [_identity_word(bound.grandmaster_identity), _identity_word(bound.parent_identity)]
     words += _clock_words(bound.clock)
-    return words + [bound.terms.get(term, ABSENT) for term in TERMS]
+    words += [bound.terms.get(term, ABSENT) for term in TERMS]
+    return words + _steering_words(bound)
 
 
 def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
@@ -72,7 +74,9 @@ def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
     bounds = {name: _bound(rest) for name in _BOUNDS}
     grandmaster, parent = _identity(next(rest)), _identity(next(rest))
     clock = _clock(next(rest), next(rest))
-    terms = {term: word for term, word in zip(TERMS, rest, strict=True) if word != ABSENT}
+    terms = {term: word for term in TERMS if (word := next(rest)) != ABSENT}
+    frequency_ppb, steering_ppb, utc_steering_ppb = _present(next(rest)), next(rest), next(rest)
+    publication = Publication(next(rest), next(rest), next(rest), next(rest))
     bound = ErrorBound(
         as_of_ns=as_of_ns,
         real_minus_boot_ns=real_minus_boot_ns,
@@ -87,6 +91,10 @@ def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
         past_growth_ppb=past_growth_ppb,
         past_span_ns=past_span_ns,
         terms=terms,
+        frequency_ppb=frequency_ppb,
+        steering_ppb=steering_ppb,
+        utc_steering_ppb=utc_steering_ppb,
+        publication=None if frequency_ppb is None else publication,
         parent_hard=bounds["parent_hard"],
         gm_hard=bounds["gm_hard"],
         utc_hard=bounds["utc_hard"],
@@ -95,6 +103,13 @@ def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
         utc_stat=bounds["utc_stat"],
     )
     return bound, epoch
+
+
+def _steering_words(bound: ErrorBound) -> list[int]:
+    """All absent or 0 where a reader cannot measure how the clock was steered since."""
+    if bound.publication is None:
+        return [ABSENT, *[0] * (_STEERING - 1)]
+    return [_absent(bound.frequency_ppb), bound.steering_ppb, bound.utc_steering_ppb, *bound.publication]
 
 
 def _bound(words: Iterator[int]) -> Bound:

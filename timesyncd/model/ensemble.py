@@ -564,7 +564,13 @@ class Ensemble:
             self._bounds[source] = last
             return None
         bound = self._bounds[source] = replace(
-            judged, gm_hard=gm, utc_hard=utc, gm_status=status_of(gm), utc_status=status_of(utc)
+            judged,
+            gm_hard=gm,
+            utc_hard=utc,
+            gm_status=status_of(gm),
+            utc_status=status_of(utc),
+            steering_ppb=0,
+            utc_steering_ppb=0,
         )
         return bound
 
@@ -581,7 +587,7 @@ class Ensemble:
         utc = wider(last.utc_hard, judged)
         if utc == last.utc_hard:
             return None
-        bound = self._bounds[source] = replace(last, utc_hard=utc, utc_status=status_of(utc))
+        bound = self._bounds[source] = replace(last, utc_hard=utc, utc_status=status_of(utc), utc_steering_ppb=0)
         return bound
 
     def _accept_no_sample(self, reading: NoSample) -> EnsembleUpdate:

@@ -230,6 +230,8 @@ def system_clock_bound(
         high_ns=parent.high_ns + grown_ns + offset_ns + error_ns,
         past_span_ns=0,
         since_sample_ns=parent.since_sample_ns + later_ns,
+        frequency_ppb=link.system_frequency_ppb,
+        frequency_at_ns=link.as_of_ns,
     )
 
 
@@ -249,6 +251,7 @@ def error_bound(
     measured = replace(sample, read_ns=parent.as_of_ns) if parent.since_sample_ns else sample
     own = utc_error(measured, settings.source, verdict)
     utc = combined(gm, own)
+    steering_ppb = _measurable_steering_ppb(parent, sample)
     return ErrorBound(
         as_of_ns=parent.as_of_ns,
         real_minus_boot_ns=sample.real_minus_boot_ns,
@@ -272,7 +275,21 @@ def error_bound(
         terms=parent.terms,
         stat_terms=parent.stat_terms,
         rates=parent.rates,
+        frequency_ppb=parent.frequency_ppb,
+        frequency_at_ns=parent.frequency_at_ns,
+        steering_ppb=steering_ppb,
+        utc_steering_ppb=steering_ppb,
     )
+
+
+def _measurable_steering_ppb(parent: ParentBound, sample: ClockSample) -> int:
+    """
+    The part of the growth that a reader replaces who measures the system clock's steering since its frequency was read. With
+    a PHC that is read apart from the Syncs, that part is of the PHC's servo, too, and remains.
+    """
+    is_of_system_clock = sample.clock == "realtime" or parent.of_system_clock
+    is_since = parent.frequency_at_ns <= parent.as_of_ns
+    return parent.rates.get(Rate.STEERING, 0) if is_of_system_clock and is_since else 0
 
 
 def utc_only_bound(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
@@ -323,6 +340,8 @@ def coasted(parent: ParentBound, coasting: Coasting) -> ParentBound:
         past_span_ns=0,
         phase_jump_ns=None,
         since_sample_ns=parent.since_sample_ns + later_ns,
+        frequency_ppb=coasting.frequency_ppb,
+        frequency_at_ns=coasting.time_ns,
     )
 
 
@@ -372,7 +391,7 @@ def with_agreement(bound: ErrorBound, agreement: Agreement, boottime_ns: int, co
     if not contradicted and _is_within(utc, now.utc_hard) and _is_narrower(now.utc_hard, utc):
         return bound
     utc_stat = utc if contradicted else narrower(now.utc_stat, utc)
-    return replace(now, utc_hard=utc, utc_status=ClockStatus.SYNCHRONIZED, utc_stat=utc_stat)
+    return replace(now, utc_hard=utc, utc_status=ClockStatus.SYNCHRONIZED, utc_stat=utc_stat, utc_steering_ppb=0)
 
 
 def _is_within(agreed: Bound, own: Bound) -> bool:

@@ -216,6 +216,7 @@ class PhcLink:
     `growth_ppb`; None: by an unknown rate, since neither the PHC's frequency nor its limit can be read.
 
     `stepped`: the difference moved by more than that since the last reading, so one of the two clocks was stepped.
+    `system_frequency_ppb` is CLOCK_REALTIME's frequency as of then (None: not known).
     """
 
     as_of_ns: int
@@ -223,6 +224,7 @@ class PhcLink:
     error_ns: int
     growth_ppb: int | None
     stepped: bool = False
+    system_frequency_ppb: int | None = None
 
     def age_ns(self, boottime_ns: int) -> int | None:
         """How far the two clocks may have moved apart unread until this moment, rounded up; None: by anything."""
@@ -254,7 +256,8 @@ class PhcMemory:
             self._oscillator.add(sample.as_of_ns, unsteered_ns, -steering.frequency_ppb)
             self._first = self._first or (sample.as_of_ns, unsteered_ns)
         growth_ppb = self._growth_ppb(sample, limit_ppb)
-        link = PhcLink(sample.as_of_ns, sample.offset_ns, -(-sample.width_ns // 2), growth_ppb)
+        error_ns, frequency_ppb = -(-sample.width_ns // 2), sample.system_frequency_ppb
+        link = PhcLink(sample.as_of_ns, sample.offset_ns, error_ns, growth_ppb, system_frequency_ppb=frequency_ppb)
         last, self._last = self._last, link
         if last is not None and self._stepped(last, link):
             self._oscillator.interrupt()

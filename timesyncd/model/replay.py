@@ -15,8 +15,8 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from timesyncd.bound import ClockStatus, ErrorBound, status_at
-from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
+from timesyncd.bound import ClockStatus, ErrorBound, Reference, reference_bound, status_at, steered_ns
+from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, RawReading
 from timesyncd.errors import TraceError
 from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.ensemble import Ensemble
@@ -169,16 +169,22 @@ class StoredReplay:
         self._bound = self._ensemble.accept(reading).bound or self._bound
 
 
-def bounds_at(bound: ErrorBound | None, t_ns: int) -> ReplayedRow:
-    """The bound's values and status at `t_ns`."""
+def bounds_at(bound: ErrorBound | None, t_ns: int, raw: RawReading | None = None) -> ReplayedRow:
+    """The bound's values and status at `t_ns`; hard bounds as a reader has them who measures the clock's steering by `raw`."""
     if bound is None:
         return ReplayedRow(t_ns, ClockStatus.UNKNOWN, None, None, None, None)
     age_ns = max(0, t_ns - bound.as_of_ns)
     status = status_at(bound.gm_status, age_ns, bound.holdover_after_ns, bound.void_after_ns)
     if status in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
         return ReplayedRow(t_ns, status, None, None, None, None)
-    gm_hard, gm_stat, utc_hard, utc_stat = bound.gm_hard, bound.gm_stat, bound.utc_hard, bound.utc_stat
-    return ReplayedRow(t_ns, status, gm_hard.at(age_ns), gm_stat.at(age_ns), utc_hard.at(age_ns), utc_stat.at(age_ns))
+    if raw is None:
+        gm_ns, utc_ns = bound.gm_hard.at(age_ns), bound.utc_hard.at(age_ns)
+    else:
+        gm_ns, utc_ns = (
+            reference_bound(bound, each).at(age_ns, steered_ns(bound, raw))
+            for each in (Reference.GRANDMASTER, Reference.UTC)
+        )
+    return ReplayedRow(t_ns, status, gm_ns, bound.gm_stat.at(age_ns), utc_ns, bound.utc_stat.at(age_ns))
 
 
 def _broken(last: ClockSample, new: ClockSample) -> NoSample | None:

@@ -70,7 +70,8 @@ class ParentBound(NamedTuple):
 
     `terms` add up to the hard bound, `stat_terms` to the statistical one, `rates` (ppb) to the growth of the hard one.
     The true offset, local minus parent, lies in [`low_ns`, `high_ns`]. `phase_jump_ns` is the movement of the offset
-    that neither delays nor rates explain. `of_system_clock`: it bounds the system clock, not the PHC.
+    that neither delays nor rates explain. `of_system_clock`: it bounds the system clock, not the PHC. `frequency_ppb` is
+    that of the measured clock, as read at `frequency_at_ns` (CLOCK_BOOTTIME; None: not known).
     """
 
     as_of_ns: int
@@ -86,12 +87,15 @@ class ParentBound(NamedTuple):
     phase_jump_ns: int | None = None
     since_sample_ns: int = 0
     of_system_clock: bool = False
+    frequency_ppb: int | None = None
+    frequency_at_ns: int = 0
 
 
 class Coasting(NamedTuple):
     """
     The bound some time after the last sample, from the frequencies that were read since: `bound` as of `time_ns`
     (CLOCK_BOOTTIME), when the true offset lies in [`low_ns`, `high_ns`]. `rates` (ppb) add up to its growth.
+    `frequency_ppb` was read at that time (None: not known).
     """
 
     bound: Bound
@@ -99,6 +103,7 @@ class Coasting(NamedTuple):
     time_ns: int
     low_ns: int
     high_ns: int
+    frequency_ppb: int | None = None
 
 
 @dataclass(slots=True)
@@ -150,6 +155,7 @@ class SourceMemory:
         self._coasting: _CoastingState | None = None
         self._clock: tuple[str, bool] | None = None
         self._limit_ppb = FASTEST_SERVO_PPB
+        self._frequency_ppb: int | None = None
         self._carried: CarriedSync | None = None
         self._assumed = assumed(settings)
         self.clear()
@@ -219,6 +225,7 @@ class SourceMemory:
         """
         time_ns = boottime_ns + self._measured_minus_boot_ns
         self._steering.add_reading(time_ns, in_own_seconds_ppb(frequency_ppb), self._limit_ppb)
+        self._frequency_ppb = frequency_ppb
         if self._coasting is not None:
             self._coasting.unseen_ns += unseen_ns
         return self.coasting(boottime_ns)
@@ -247,7 +254,8 @@ class SourceMemory:
         state.time_ns, state.growth_ppb, state.seen = boottime_ns, growth_ppb, None
         state.steered_ns, state.uncertainty_ns = self._steering.steered_ns, self._steering.uncertainty_ns
         low_ns, high_ns = math.floor(state.low_ns), math.ceil(state.high_ns)
-        return Coasting(Bound(max(abs(low_ns), abs(high_ns)), growth_ppb), rates, boottime_ns, low_ns, high_ns)
+        bound = Bound(max(abs(low_ns), abs(high_ns)), growth_ppb)
+        return Coasting(bound, rates, boottime_ns, low_ns, high_ns, self._frequency_ppb)
 
     def _is_refuted(self, state: _CoastingState, boottime_ns: int) -> bool:
         """Whether what was read since shows the clock outside the bound, as it has grown until now."""
@@ -379,6 +387,7 @@ class SourceMemory:
         gap_ns = sample.ingress_time_ns - last.sample.ingress_time_ns if last else 0
         self._limit_ppb = self._servo_limit_ppb(sample, last.sample if last else None, gap_ns)
         steering.add_reading(sample.ingress_time_ns, _own_frequency_ppb(sample), self._limit_ppb)
+        self._frequency_ppb = sample.frequency_ppb
         # The delay may have been measured again between the Sync and the reading: the offset was computed with one of
         # the two.
         delay_ns = min(sample.path_delay_ns, last.sample.path_delay_ns) if last else sample.path_delay_ns
@@ -522,6 +531,8 @@ class SourceMemory:
             past_span_ns=max(0, sample.as_of_ns - self._window.entries[0].sample.read_ns),
             phase_jump_ns=jump_ns,
             of_system_clock=carried is not None,
+            frequency_ppb=sample.frequency_ppb,
+            frequency_at_ns=sample.read_ns,
         )
 
     def _past_growth_ppb(self) -> int:

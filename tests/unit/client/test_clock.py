@@ -111,17 +111,6 @@ def test_a_suspend_is_no_step_and_counts_as_age(tmp_path: Path, monkeypatch: pyt
     assert interval.latest - interval.earliest >= 2 * (5_000 + 501_000)
 
 
-def test_a_bound_without_growth_stays(tmp_path: Path) -> None:
-    """A growth of 0 divides nothing by zero."""
-    publish(tmp_path, gm_hard=Bound(5_000, 0))
-    clock = Clock(tmp_path)
-    clock.gm_now()
-    interval = clock.gm_now()
-
-    assert interval.earliest is not None and interval.latest is not None
-    assert 10_000 <= interval.latest - interval.earliest <= 10_002
-
-
 @pytest.mark.parametrize("growth_ppb", [1, 999, 50_100, 500_000, 900_000_000])
 def test_the_bound_of_the_fast_path_is_never_below_the_exact_one(tmp_path: Path, growth_ppb: int) -> None:
     """It is rounded outward, by a nanosecond or two and the growth's own rounding."""
@@ -129,14 +118,15 @@ def test_the_bound_of_the_fast_path_is_never_below_the_exact_one(tmp_path: Path,
     publish(tmp_path, gm_hard=part)
     clock = Clock(tmp_path)
     known = clock.snapshot()
-    _, _, until_ns, _, _, origin_ns, period_ns = clock._gm
+    _, _, until_ns, origin_ns, period_ns, *_ = clock._gm
 
     assert known is not None
     for age_ns in (0, 1, 19_960, NS_PER_S, known.holdover_after_ns - 1):
         exact_ns = part.at(age_ns)
         quick_ns = (until_ns - known.holdover_after_ns + age_ns - origin_ns) // period_ns
         assert exact_ns is not None
-        assert exact_ns <= quick_ns <= exact_ns + 2 + exact_ns * growth_ppb // NS_PER_S
+        rounded_ns = 3 + (2 * age_ns + exact_ns * growth_ppb) // NS_PER_S
+        assert exact_ns <= quick_ns <= exact_ns + rounded_ns
 
 
 def test_a_bound_that_grows_faster_than_time_uses_the_slow_path(tmp_path: Path) -> None:
@@ -159,7 +149,7 @@ def test_threads_share_a_clock(tmp_path: Path) -> None:
         while len(seen) < 2 and time.monotonic_ns() < deadline_ns:
             earliest, latest, _, _ = clock.gm_now()
             assert earliest is not None and latest is not None
-            seen.add((latest - earliest) // 10 * 10)
+            seen.add(round(latest - earliest, -4))
 
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:

@@ -199,7 +199,7 @@ def test_exactly_one_reading_is_translated(clock: Clock) -> None:
 
 def test_a_bound_without_growth_translates(tmp_path: Path) -> None:
     """The width is the bound, and what the pair of clocks leaves open."""
-    publish(tmp_path, gm_hard=Bound(5_000))
+    publish(tmp_path, gm_hard=Bound(5_000), publication=None)
     interval = Clock(tmp_path).translate(realtime_ns=(now_ns := time.time_ns())).interval
 
     assert (interval.earliest, interval.latest) == (now_ns - 5_000, now_ns + 5_000)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Publication, Reason
 from timesyncd.clocks import STEP_TOLERANCE_NS
 from timesyncd.ipc import clock_segment, seqlock
 
@@ -30,6 +30,7 @@ HEADER = {
 
 BOUNDS = ("parent_hard", "gm_hard", "utc_hard", "parent_stat", "gm_stat", "utc_stat")
 PLAIN = Bound(1, 1, Reason.OK)
+PUBLICATION = Publication(1, 1, 1, 1)
 EPOCH = clock_segment.Epoch(1 << 64 | 1, 1)
 BASE = ErrorBound(
     as_of_ns=1,
@@ -49,6 +50,10 @@ BASE = ErrorBound(
     holdover_after_ns=1,
     void_after_ns=1,
     terms=dict.fromkeys(clock_segment.TERMS, 1),
+    frequency_ppb=1,
+    steering_ppb=1,
+    utc_steering_ppb=1,
+    publication=PUBLICATION,
 )
 
 
@@ -59,6 +64,8 @@ def changed(name: str, value: Any) -> list[int]:
     if outer == "terms":
         terms: dict[Any, Any] = BASE.terms | {inner: value}
         bound = replace(BASE, terms={key: each for key, each in terms.items() if each is not None})
+    elif outer == "publication":
+        bound = replace(BASE, publication=PUBLICATION._replace(**{inner: value}))
     elif inner:
         part: Any = PLAIN._replace(**{inner: value})
         bound = replace(BASE, **{outer: part})
@@ -122,9 +129,17 @@ def test_what_is_absent_is_written_as_drawn(name: str) -> None:
     assert clock_segment.ABSENT == -(2**63)
 
 
+def test_a_bound_without_a_publication_has_no_frequency() -> None:
+    """A reader then measures no steering, and counts the whole growth."""
+    words = clock_segment.encode(replace(BASE, publication=None), EPOCH)
+    first = PAYLOAD_NAMES["frequency_ppb"] // 8 - seqlock.PAYLOAD
+
+    assert words[first:] == [clock_segment.ABSENT, 0, 0, 0, 0, 0, 0]
+
+
 def test_what_can_be_absent_is_drawn_so() -> None:
     """Every field that the code allows to be None has an absent value on the page, and no other field has one."""
-    may_be = {f.name for f in fields(ErrorBound) if "None" in str(f.type)} - {"clock"}
+    may_be = {f.name for f in fields(ErrorBound) if "None" in str(f.type)} - {"clock", "publication"}
     bounds = {f"{bound}.bound_ns" for bound in BOUNDS}
     terms = {f"terms.{term}" for term in clock_segment.TERMS}
 

@@ -60,7 +60,9 @@ def test_pitfall_05_a_negative_rate_is_a_rate(offset_sign: int) -> None:
         rates.append(drift and round(drift.rate_ppb))
 
     assert rates == [20_000, -20_000]
-    assert bounds[0] is not None and bounds[0] == bounds[1]
+    assert bounds[0] is not None and bounds[1] is not None
+    assert bounds[0].frequency_ppb == -22_000
+    assert replace(bounds[0], frequency_ppb=22_000) == bounds[1]
     assert bounds[0].rates[Rate.FREQUENCY_OFFSET] == pytest.approx(2_000, abs=1)
 
 
