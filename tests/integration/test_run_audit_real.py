@@ -22,6 +22,7 @@ from timesyncd.cli.schemas import documents
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SCRIPT = str(Path(__file__).with_name("audited_train.py"))
+UNEVEN_SYNCS = str(Path(__file__).with_name("audited_uneven_syncs.py"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
 
 
@@ -42,11 +43,15 @@ class Ran:
         return found
 
 
-def audited(folder: Path, *command: str) -> Ran:
+def audited(folder: Path, *command: str, **environ: str) -> Ran:
     """Runs the command under run-audit; returns its output and its report."""
     whole = [sys.executable, "-m", "timesyncd", "run-audit", "--out", str(folder), "--", *command]
     process = subprocess.Popen(
-        whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        whole,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environ,
     )
     try:
         out, err = process.communicate(timeout=240)
@@ -140,3 +145,34 @@ def test_a_single_process_has_nothing_to_compare(tmp_path: Path) -> None:
 
     assert (ran.status, ran.report["world_size"], ran.stragglers) == (0, 1, [])
     assert "nothing to compare" in ran.report["headline"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "slow", "where"),
+    [
+        ("buffers", 1, "broadcast 0"),
+        ("buffers", 0, "broadcast 0"),
+        ("join", 1, "broadcast 0"),
+        ("zero", 1, "bucket 0"),
+        ("sharded", 1, "all_gather 0"),
+    ],
+)
+def test_only_the_slow_rank_is_named_where_ranks_leave_at_different_times(
+    tmp_path: Path, variant: str, slow: int, where: str
+) -> None:
+    """
+    A broadcast holds up some ranks only, which then come late to the next synchronization: they waited, and are not named. That is
+    DDP's of its buffers, also in a join, and ZeRO's of the parameters.
+    """
+    command = [*TORCHRUN[:-2], "--nproc-per-node=3", UNEVEN_SYNCS]
+
+    def is_right(ran: Ran) -> bool:
+        return [each["rank"] for each in ran.stragglers] == [slow]
+
+    ran = until(is_right, lambda attempt: audited(tmp_path / attempt, *command, VARIANT=variant, SLOW=str(slow)))
+
+    found = ran.straggler(slow)
+    assert is_right(ran), ran.stragglers
+    assert (ran.status, found["verdict"], found["where"]) == (0, "straggler", where)
+    assert 30_000_000 < found["lateness_p50_ns"] < 60_000_000
+    assert ran.report["marks_lost"] == 0

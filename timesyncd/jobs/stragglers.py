@@ -18,6 +18,7 @@ from timesyncd.jobs.arrivals import Comparison, Sync, step_ns, widest_skew_sync
 from timesyncd.jobs.causality import Suspicion, did_not_wait, suspect
 from timesyncd.jobs.exposed import waited_ns
 from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS, independent_part, independent_steps, is_persistent
+from timesyncd.jobs.own_lateness import with_own_lateness
 from timesyncd.messages.jobs import StragglerVerdict
 from timesyncd.units import SIGMA_PER_MAD, median, percentile
 
@@ -123,7 +124,8 @@ def _waited(syncs: Sequence[Sync]) -> list[Sync]:
     Without the comparison where it was no wait for all ranks (local SGD, marks that are a step apart): it shows no
     lateness.
     """
-    return [replace(sync, comparison=None) if did_not_wait(sync) else sync for sync in syncs]
+    waited = [replace(sync, comparison=None) if did_not_wait(sync) else sync for sync in syncs]
+    return with_own_lateness(waited)
 
 
 class _ComparedSyncs:

@@ -25,6 +25,7 @@ from timesyncd.client.job import Job
 from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch.collectives import TimedWork
 from timesyncd.client.torch.ddp import thread_state
+from timesyncd.client.torch.module_buffers import stamp_buffers
 from timesyncd.client.torch.steps import Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind
 
@@ -167,7 +168,10 @@ def meter_ddp(
     """
     steps = steps_of(job)
     detach = buckets.attach(job, ddp, hook, state)
-    return Metered(steps, [detach, _end_steps(steps, ddp, optimizer)])
+    undoing = [detach, _end_steps(steps, ddp, optimizer)]
+    if ddp.process_group.size() == job.world_size:
+        undoing.append(stamp_buffers(steps, ddp))
+    return Metered(steps, undoing)
 
 
 def meter_fsdp(job: Job, module: FSDPModule, optimizer: Optimizer | None = None) -> Metered:
