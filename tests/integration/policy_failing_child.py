@@ -42,7 +42,7 @@ def in_third(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class Skips(torch.optim.SGD):
-    """As behind a gradient scaler that finds an infinite gradient on this rank only: it omits one update."""
+    """As a loop that finds a reason on this rank only: it omits one update."""
 
     def __init__(self, parameters: Any, skipped: int | None) -> None:
         super().__init__(parameters, lr=0.05)

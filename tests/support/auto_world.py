@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from timesyncd.training.policy.auto import Choice, Controller
 from timesyncd.training.policy.encoding import cost
 from timesyncd.training.policy.policies import LocalSGD
-from timesyncd.training.policy.schedule import MAX_STEPS_BETWEEN_ROWS, MIN_STEPS_BETWEEN_ROWS, Row
+from timesyncd.training.policy.row import Row
+from timesyncd.training.policy.schedule import MAX_STEPS_BETWEEN_ROWS, MIN_STEPS_BETWEEN_ROWS
 from timesyncd.training.policy.text import TopK, parse_policy
 
 MS = 1_000_000

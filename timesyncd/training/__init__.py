@@ -10,14 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from timesyncd.training.torch.synchronizer import Change, Report, Synchronizer, synchronized
+    from timesyncd.training.torch.report import Change, Report
+    from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
     from timesyncd.training.torch.topology_groups import near_ranks
 
 __all__ = ["Change", "Report", "Synchronizer", "near_ranks", "synchronized"]
 
-_MODULES = dict.fromkeys(
-    ("Change", "Report", "Synchronizer", "synchronized"), "timesyncd.training.torch.synchronizer"
-) | {"near_ranks": "timesyncd.training.torch.topology_groups"}
+_MODULES = {
+    "Change": "timesyncd.training.torch.report",
+    "Report": "timesyncd.training.torch.report",
+    "Synchronizer": "timesyncd.training.torch.synchronizer",
+    "near_ranks": "timesyncd.training.torch.topology_groups",
+    "synchronized": "timesyncd.training.torch.synchronizer",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from timesyncd.client.torch.stamps import DeviceStamps, DeviceTimes, EventPool
 from timesyncd.client.torch.steps import Steps
 from timesyncd.training import synchronized
 from timesyncd.training.policy.policies import ChangeReason
-from timesyncd.training.policy.schedule import Row
+from timesyncd.training.policy.row import Row
 from timesyncd.training.torch import averaging, synchronizer
 from timesyncd.training.torch.rows import RowExchange
 

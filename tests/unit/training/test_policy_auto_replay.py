@@ -12,7 +12,7 @@ import pytest
 
 from timesyncd.training.policy.auto import Choice, Controller
 from timesyncd.training.policy.policies import ChangeReason
-from timesyncd.training.policy.schedule import Row
+from timesyncd.training.policy.row import Row
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "recordings" / "policies").glob("*.json"))
 

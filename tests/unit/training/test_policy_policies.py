@@ -21,7 +21,8 @@ from timesyncd.training.policy.policies import (
     PolicyContext,
     PostLocalSGD,
 )
-from timesyncd.training.policy.schedule import PolicySchedule, Row
+from timesyncd.training.policy.row import Row
+from timesyncd.training.policy.schedule import PolicySchedule
 from timesyncd.training.policy.text import Strategy
 
 

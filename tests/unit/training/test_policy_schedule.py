@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.policies import Decision
+from timesyncd.training.policy.row import Row, check_in_step
 from timesyncd.training.policy.schedule import (
     FIRST_ROWS_STEP,
     MAX_STEPS_BETWEEN_ROWS,
     MIN_STEPS_BETWEEN_ROWS,
     ROWS_DELAY,
     PolicySchedule,
-    Row,
-    check_in_step,
     must_average_replicas,
     replicas_diverge,
 )
@@ -67,10 +66,10 @@ class Rank:
         if self.schedule.step in self.requests:
             self.request_number, self.text = self.request_number + 1, self.requests[self.schedule.step]
         self.sent = self.schedule.begin_exchange()
-        fields = self.schedule.step, self.votes(self.schedule.step), self.request_number, self.text
-        row = Row(*fields, rate=self.rate) if self.sent else None
+        step, vote = self.schedule.step, self.votes(self.schedule.step)
+        row = Row(step, vote=vote, request_number=self.request_number, requested_policy=self.text, rate=self.rate)
         self.waits_for = self.schedule.take_due()
-        return row
+        return row if self.sent else None
 
     def can_end_step(self, ranks: int) -> bool:
         assert self.waits_for is not None

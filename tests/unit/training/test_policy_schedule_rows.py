@@ -1,4 +1,4 @@
-"""Rows as 64-bit words: what one rank sends arrives unchanged."""
+"""Rows as 64-bit words: what one rank sends arrives unchanged; and what rows show of ranks that are out of step."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import dataclasses
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.schedule import ROW_WORDS, Row
+from timesyncd.errors import SyncError
+from timesyncd.training.policy.row import ROW_WORDS, Purpose, Row, check_in_step, check_passes
 from timesyncd.training.policy.text import MAX_TEXT
 
 WORD = st.integers(-(2**63) + 1, 2**63 - 1)
@@ -19,6 +21,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=M
 OF_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     "int": WORD,
     "int | None": st.none() | WORD,
+    "Purpose": st.sampled_from(Purpose),
     "bool": st.booleans(),
     "str": TEXT,
     "float": st.floats(),
@@ -58,3 +61,31 @@ def test_words_that_are_not_utf8_raise_no_error() -> None:
     words = Row(0).words()
     words[-1] = -1
     assert Row.from_words(words).requested_policy.endswith("\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([Row(5), Row(4, left_out=3)], "rank 1 is in step 4 and rank 0 is in step 5; .* steps; rank 1 left out one in step 3$"),
+        ([Row(5, rounds=1), Row(5)], "rank 1 is in step 5, sends its measurements and has synchronized 0 times and rank 0 "),
+        ([Row(5, Purpose.CHANGE), Row(5)], "rank 1 is in step 5, sends its .* and rank 0 is in step 5, changes the policy "),
+    ],
+)  # fmt: skip
+def test_ranks_that_are_elsewhere_are_reported(rows: list[Row], text: str) -> None:
+    """In another step, after another number of synchronizations, or about to do something else."""
+    with pytest.raises(SyncError, match=text):
+        check_in_step(rows)
+    check_in_step([rows[0], rows[0]])
+
+
+def test_an_update_that_was_left_out_is_reported() -> None:
+    """By the backward passes of the ranks that have the same data-parallel group; others may take as many as they like."""
+    rows = [Row(7, passes=8), Row(7, passes=9, left_out=6), Row(7, passes=30)]
+    check_passes(rows, [0])
+    check_passes(rows, [])
+    with pytest.raises(
+        SyncError, match="^rank 1 left out an optimizer step in step 6: by step 7 it ran 9 .* rank 0 8;"
+    ):
+        check_passes(rows, [0, 1])
+    with pytest.raises(SyncError, match="^rank 0 left out an optimizer step: by step 3 it left out 2 and rank 1 1;"):
+        check_passes([Row(~3, empty=2), Row(~3, empty=1)], [0, 1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from compression_lab import ranks
 
-from timesyncd.training.policy.schedule import Row
+from timesyncd.training.policy.row import Row
 from timesyncd.training.torch import rows
 from timesyncd.training.torch.rows import RowExchange
 

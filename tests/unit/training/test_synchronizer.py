@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import timesyncd.training
 from timesyncd.client import Job
+from timesyncd.client.torch.ddp import observe_buckets
 from timesyncd.training import near_ranks, synchronized
 
 
@@ -60,3 +61,32 @@ def test_an_error_of_the_script_ends_the_synchronization_without_an_averaging(jo
 def test_the_groups_of_a_rank_alone_are_its_own(job: Job) -> None:
     """Without a plan of the hub, the ranks of a node are near each other."""
     assert near_ranks(job) == (((0,),),)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("policy", ["local_sgd(h=4)", "bsp"])
+def test_the_loop_s_own_flag_does_not_switch_the_reduction_on(job: Job, policy: str) -> None:
+    """As nanoGPT sets it: DDP reduces where both the loop and the policy want it, and the loop finds what it has set."""
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    reduced: list[int] = []
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with synchronized(job, ddp, optimizer, policy):
+        observe_buckets(ddp, lambda bucket: reduced.append(bucket.index()))
+        for step in range(6):
+            ddp.require_backward_grad_sync = step % 2 == 1
+            ddp(torch.ones(1, 2)).sum().backward()
+            assert ddp.require_backward_grad_sync == (step % 2 == 1)
+            if step % 2 == 1:
+                optimizer.step()
+    assert len(reduced) == (3 if policy == "bsp" else 0)
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_averagings_have_a_group_of_their_own(job: Job) -> None:
+    """No collective of theirs runs on the module's group, which is also the script's."""
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with synchronized(job, ddp, optimizer, "local_sgd(h=2) + int8") as sync:
+        own = {sync._group, sync._exchange.group}
+        assert ddp.process_group not in own and len(own) == 2
+        assert dist.get_process_group_ranks(sync._group) == dist.get_process_group_ranks(ddp.process_group)

@@ -1,102 +1,21 @@
 """
-How the ranks of a job keep to one policy: the step that they are in, the rows that they exchange, and the policy in
-force.
+How the ranks of a job keep to one policy: the step that they are in, and the policy in force.
 
-A row is what one rank reports to all others now and then: 64-bit words, of the same size on all ranks. Each rank runs
-its own PolicySchedule. All schedules get the same rows in the same step, so all ranks decide alike without asking each
-other.
+Each rank runs its own PolicySchedule. All schedules get the same rows in the same step, so all ranks decide alike
+without asking each other.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from timesyncd.errors import SyncError
 from timesyncd.training.policy.auto import Auto
 from timesyncd.training.policy.policies import BSP, Accumulate, Decision, FedAvg, LocalSGD, Policy, PolicyContext
-from timesyncd.training.policy.text import MAX_TEXT, Strategy, parse_policy
-
-_ABSENT = -(2**63)
-_NUMBERS = struct.Struct("<qqqqqqqqdddd")
-
-#: Number of 64-bit words in a row.
-ROW_WORDS = _NUMBERS.size // 8 + MAX_TEXT // 8
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """
-    What one rank reports after its backward pass of `step`. Durations are this rank's, over the steps since its former
-    row.
-
-    `vote`: it votes for a synchronization. `request_number`, `requested_policy`: the newest policy that this rank was
-    requested to use; only rank 0's counts. `replica`: the hash of its parameters right after the newest checked
-    synchronization, in round `replica_round`; None: none was checked since the last row. `compute_ns`: median of a
-    step's own work. `wait_ns`: mean of a step's waiting for synchronizations. `transfer_ns`: the shortest
-    synchronization, from begin to end; None: there was none. `loss`: mean over the steps that began with parameters
-    common to all ranks. `jump`: the relative rise of the loss at averagings. `rate`: the optimizer's learning rate.
-    `dissimilarity`: the squared distance of the rank's expected gradient from the mean of all ranks', as a multiple of
-    the mean's square, from the first steps under BSP. NaN: unknown.
-    """
-
-    step: int
-    vote: bool = False
-    request_number: int = 0
-    requested_policy: str = ""
-    replica: int | None = None
-    replica_round: int = 0
-    compute_ns: int = 0
-    wait_ns: int = 0
-    transfer_ns: int | None = None
-    loss: float = float("nan")
-    jump: float = float("nan")
-    rate: float = float("nan")
-    dissimilarity: float = float("nan")
-
-    def words(self) -> list[int]:
-        packed = _NUMBERS.pack(
-            self.step,
-            self.vote,
-            self.request_number,
-            _ABSENT if self.replica is None else self.replica,
-            self.replica_round,
-            self.compute_ns,
-            self.wait_ns,
-            _ABSENT if self.transfer_ns is None else self.transfer_ns,
-            self.loss,
-            self.jump,
-            self.rate,
-            self.dissimilarity,
-        ) + self.requested_policy.encode().ljust(MAX_TEXT, b"\0")
-        return list(struct.unpack(f"<{ROW_WORDS}q", packed))
-
-    @classmethod
-    def from_words(cls, words: Sequence[int]) -> Row:
-        packed = struct.pack(f"<{ROW_WORDS}q", *words)
-        numbers = _NUMBERS.unpack_from(packed)
-        step, vote, request_number, replica, replica_round, compute_ns, wait_ns, transfer_ns = numbers[:8]
-        loss, jump, rate, dissimilarity = numbers[8:]
-        return cls(
-            step=step,
-            vote=vote != 0,
-            request_number=request_number,
-            requested_policy=packed[_NUMBERS.size :].rstrip(b"\0").decode(errors="replace"),
-            replica=None if replica == _ABSENT else replica,
-            replica_round=replica_round,
-            compute_ns=compute_ns,
-            wait_ns=wait_ns,
-            transfer_ns=None if transfer_ns == _ABSENT else transfer_ns,
-            loss=loss,
-            jump=jump,
-            rate=rate,
-            dissimilarity=dissimilarity,
-        )
-
+from timesyncd.training.policy.row import Purpose, Row, check_in_step
+from timesyncd.training.policy.text import Strategy, parse_policy
 
 #: Under a policy without votes, ranks exchange rows in steps that synchronize: at least the first number of steps
 #: apart, at most about the second, and the rows count the third number of steps later. So rows travel while ranks wait
@@ -144,6 +63,7 @@ class PolicySchedule:
     def first_row(self, learning_rate: float | None) -> Row:
         return Row(
             self._steps_per_epoch or 0,
+            purpose=Purpose.START,
             requested_policy=str(self.strategy),
             rate=math.nan if learning_rate is None else learning_rate,
         )
@@ -205,7 +125,11 @@ class PolicySchedule:
         """
         The row of a rank that takes no more steps. Its step number is negative, so it equals that of no other row.
         """
-        return Row(~self.step)
+        return Row(~self.step, purpose=Purpose.END, rounds=self.rounds)
+
+    def confirmation(self, purpose: Purpose) -> Row:
+        """The row that a rank sends before something that all ranks do together: without measurements."""
+        return Row(self.step, purpose=purpose, rounds=self.rounds)
 
     def take_remaining(self) -> list[int]:
         """The steps whose rows have not counted yet, when no more steps are taken."""
@@ -279,22 +203,6 @@ class PolicySchedule:
         self.rounds, self.request_number = state["rounds"], state["request_number"]
         self._last_exchange = state["last_exchange"]
         self._pending = deque((step, counts_in) for step, counts_in in state["pending"])
-
-
-def check_in_step(rows: Sequence[Row]) -> None:
-    """Raises SyncError where some ranks have made more updates than others."""
-    steps = [row.step for row in rows]
-    if min(steps) != max(steps):
-        least, most = steps.index(min(steps)), steps.index(max(steps))
-        raise SyncError(
-            f"the ranks are out of step: rank {least} {_position_text(min(steps))} and rank {most} "
-            f"{_position_text(max(steps))}; "
-            "every rank must make the same number of optimizer steps"
-        )
-
-
-def _position_text(step: int) -> str:
-    return f"is in step {step}" if step >= 0 else f"ended after {~step} steps"
 
 
 def replicas_diverge(policy: Policy) -> bool:

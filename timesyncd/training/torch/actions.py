@@ -20,13 +20,15 @@ class Action:
     Carries out the decision of each step, before or after the optimizer's update.
 
     `uses_ddp_reducer`: DDP's own reducer averages the gradients in each backward pass. `before_optimizer`: it needs the
-    decision before the update. `averaging`: what averages the tensors; None: DDP does. `identical_tensors`: the tensors
+    decision before the update. `takes_gradients`: it replaces the gradients that the update uses. `averaging`: what averages the tensors; None: DDP does. `identical_tensors`: the tensors
     that are equal on all ranks after each synchronization. `replicas_averaged`: the replicas became equal in this step,
     if anything was done in it.
     """
 
     uses_ddp_reducer = False
     before_optimizer = True
+    takes_gradients = False
+    delay = 0  #: number of steps after which an averaging that was begun is applied
     averaging: Averaging | None = None
     replicas_averaged = False
 
@@ -37,6 +39,15 @@ class Action:
     def in_progress(self) -> bool:
         """Whether an averaging is in progress. It may end in a step whose decision is LOCAL."""
         return False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the averaging in progress is applied after this step's update."""
+        return False
+
+    def takes_gradients_in(self, decision: Decision) -> bool:
+        """Whether it uses this rank's gradients in a step with this decision."""
+        return self.takes_gradients and decision is Decision.SYNC
 
     def before_update(self, decision: Decision) -> None:
         """Called before the optimizer's update, with this rank's own gradients, unless DDP's reducer averaged them."""
@@ -69,6 +80,8 @@ class ReduceGradients(Action):
 class AverageGradients(Action):
     """The update uses the mean gradient in the steps that synchronize, and this rank's own in the others."""
 
+    takes_gradients = True
+
     def __init__(self, parameters: Sequence[torch.Tensor], reducer: BucketReducer) -> None:
         super().__init__()
         self.averaging: Averaging = Averaging(parameters, reducer, select=local_gradient)
@@ -84,12 +97,17 @@ class AccumulateGradients(Action):
     ranks.
     """
 
+    takes_gradients = True
+
     def __init__(self, parameters: Sequence[torch.Tensor], reducer: BucketReducer) -> None:
         super().__init__(parameters)
         self._parameters = list(parameters)
         self.averaging: Averaging = Averaging(parameters, reducer, select=local_gradient)
         self._sums: list[torch.Tensor] = []
         self._steps = 0
+
+    def takes_gradients_in(self, decision: Decision) -> bool:
+        return True
 
     @torch.no_grad()
     def before_update(self, decision: Decision) -> None:
@@ -132,14 +150,18 @@ class AverageParameters(Action):
 
     def set_delay(self, delay: int) -> None:
         """Call it while no averaging is in progress."""
-        self._delay = delay
+        self.delay = delay
 
     @property
     def in_progress(self) -> bool:
         return self._remaining_steps is not None
 
+    @property
+    def is_due(self) -> bool:
+        return self._remaining_steps == 1
+
     def after_update(self, decision: Decision, scale: float, groups: TwoLevel | None) -> None:
-        self.replicas_averaged = decision is Decision.SYNC and not self._delay and groups is None
+        self.replicas_averaged = decision is Decision.SYNC and not self.delay and groups is None
         self.identical_tensors = self._tensors if self.replicas_averaged else ()
         if self._remaining_steps is not None:
             self._remaining_steps -= 1
@@ -150,9 +172,9 @@ class AverageParameters(Action):
             return
         if groups is not None:
             groups.average(self._tensors, 0)
-        elif self._delay:
+        elif self.delay:
             self.averaging.begin()
-            self._remaining_steps = self._delay
+            self._remaining_steps = self.delay
         else:
             self.averaging.average(scale)
 
@@ -191,6 +213,16 @@ def trainable_parameters(ddp: DistributedDataParallel) -> list[torch.Tensor]:
 def replica_tensors(ddp: DistributedDataParallel) -> list[torch.Tensor]:
     """The trainable parameters, and the floating-point buffers, as batch normalization has them."""
     return trainable_parameters(ddp) + [buffer for buffer in ddp.buffers() if local_shard(buffer).is_floating_point()]
+
+
+@torch.no_grad()
+def clear_gradients(ddp: DistributedDataParallel, to_none: bool = False) -> None:
+    """This rank adds nothing to a mean; or (`to_none`) its optimizer changes neither the parameters nor its state."""
+    for parameter in trainable_parameters(ddp):
+        if to_none:
+            parameter.grad = None
+        elif parameter.grad is not None:
+            parameter.grad.zero_()
 
 
 def square_norm(ddp: DistributedDataParallel) -> torch.Tensor | None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from timesyncd.client.torch.host_group import gather_objects, group_for
-from timesyncd.training.torch.topology_groups import collective_errors
+from timesyncd.training.torch.process_groups import collective_errors
 
 #: In a block each part begins at a multiple of this many octets, the size of the largest element.
 _ALIGNED = 16

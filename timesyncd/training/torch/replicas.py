@@ -15,7 +15,7 @@ from timesyncd.client.torch.host_group import host_group
 from timesyncd.client.torch.steps import steps_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
-from timesyncd.training.policy.schedule import Row
+from timesyncd.training.policy.row import Row
 from timesyncd.training.torch.averaging import Averaging, DenseReducer, local_shard
 
 #: Number of synchronizations from one comparison of the replicas to the next.

@@ -11,18 +11,15 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch import ddp as buckets
-from timesyncd.client.torch.host_group import group_timeout
 from timesyncd.client.torch.metering import meter_ddp, metered
 from timesyncd.client.torch.peer_loss import peer_loss_text
 from timesyncd.client.torch.stamps import times_of
@@ -33,62 +30,39 @@ from timesyncd.training.compression import compression_hook, compressor
 from timesyncd.training.policy.auto import Auto, Controller
 from timesyncd.training.policy.groups import Levels
 from timesyncd.training.policy.policies import ChangeReason, Decision, LocalSGD
+from timesyncd.training.policy.row import Purpose, Row, check_in_step, check_passes
 from timesyncd.training.policy.schedule import (
     PolicySchedule,
-    Row,
     changes_interval_only,
-    check_in_step,
     must_average_replicas,
     replicas_diverge,
 )
 from timesyncd.training.policy.selsync import SelSync, Voter
 from timesyncd.training.policy.text import PolicyOverride, Strategy, parse_collective_policy, parse_policy
-from timesyncd.training.torch.actions import Action, AverageParameters, action_for, replica_tensors, square_norm
-from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, Span
+from timesyncd.training.torch.actions import (
+    Action,
+    AverageParameters,
+    action_for,
+    clear_gradients,
+    replica_tensors,
+    square_norm,
+    trainable_parameters,
+)
+from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, Span, local_gradient
 from timesyncd.training.torch.measurements import Dissimilarity, StepTimer
+from timesyncd.training.torch.passes import Passes
+from timesyncd.training.torch.process_groups import group_apart, row_group
 from timesyncd.training.torch.replicas import (
     OptimizerStateMismatch,
     ReplicaCheck,
     average_replicas,
     read_together,
 )
+from timesyncd.training.torch.report import Change, Report
 from timesyncd.training.torch.rows import RowExchange
+from timesyncd.training.torch.scaler import ScalerWatch
+from timesyncd.training.torch.standstill import Place, Position, Standstill
 from timesyncd.training.torch.topology_groups import TwoLevel, two_level
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """From `step` on `policy` was in force. `reason_code` is for programs, `reason` for people."""
-
-    step: int
-    policy: str
-    reason_code: ChangeReason
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """
-    What the policy did so far on this rank.
-
-    `lssr`: the share of steps without a synchronization (SelSync's LSSR, Eq. 4); None: no step yet. `sent_bytes`:
-    octets of gradients or parameters that the Synchronizer handed to collectives, without those of DDP's reducer.
-    `sync_ns`: time in these collectives, waiting for other ranks included. `rows_waited`, `rows_waited_ns`: how often,
-    and how long, this rank waited for rows of other ranks. `changes`: the policies that were in force, oldest first.
-    """
-
-    policy: str
-    steps: int
-    rounds: int
-    lssr: float | None
-    sent_bytes: int
-    sync_ns: int
-    rows_waited: int
-    rows_waited_ns: int
-    replicas_checked: int
-    replicas_differed: int
-    changes: tuple[Change, ...]
-
 
 _log = logging.getLogger(__name__)
 
@@ -112,37 +86,42 @@ class Synchronizer:
         levels: Levels | None,
     ) -> None:
         self._job, self._ddp, self._optimizer = job, ddp, optimizer
-        self._group: dist.ProcessGroup = ddp.process_group
-        self._groups = TwoLevel(levels, self._group) if levels is not None and len(levels) > 1 else None
-        ranks = distributed_c10d._get_default_group().size()
-        self._exchange = RowExchange(
-            dist.new_group(backend="gloo", timeout=group_timeout(distributed_c10d._get_default_group()))
-        )
-        self._schedule = PolicySchedule(strategy, ranks, steps_per_epoch)
+        rows = row_group()
+        with self._as_sync_error("starting"):
+            self._group = group_apart(ddp.process_group, rows)
+        self._groups = TwoLevel(levels, ddp.process_group) if levels is not None and len(levels) > 1 else None
+        replicas = dist.get_process_group_ranks(ddp.process_group)
+        self._exchange = RowExchange(rows, replicas, lambda: self._standstill.interrupt())
+        self._schedule = PolicySchedule(strategy, rows.size(), steps_per_epoch)
         self._override = PolicyOverride()
         self._rows: list[list[Row]] = []
         self._decision = Decision.LOCAL
         self._sync_ns = self._sent_bytes = 0
         self._sync_spans: deque[Span] = deque()
         self._reducer: BucketReducer = DenseReducer(self._group)
-        self._replicas = ReplicaCheck(job, dist.get_process_group_ranks(self._group))
+        self._replicas = ReplicaCheck(job, replicas)
         self._timer = StepTimer(times_of(ddp.device if ddp.device is not None else torch.device("cpu")))
         self._dissimilarity = Dissimilarity()
         self._controller: Controller | None = None
         self._changes: list[Change] = []
         self._action = Action()
+        self._begun: int | None = None  #: the step in which the averaging in progress began
+        self._is_empty = self._has_stale_scales = False
+        self._has_ended = False
+        self._passes = Passes(ddp, self._forward)
+        self._standstill = Standstill(self._position, lambda: replicas if self._passes.reduces else ())
+        self._scalers = ScalerWatch(optimizer, self.skip_update)
         # Registered before the meter's hooks, which end the step: what these do is part of the step.
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_update),
             optimizer.register_step_post_hook(self._after_update),
-            ddp.register_forward_pre_hook(self._forward),
         ]
         whole = job.world_size == self._group.size()
         self._metered = meter_ddp(job, ddp, optimizer) if whole else metered(job, optimizer)
         with self._as_sync_error("starting"):
             first = self._schedule.first_row(self._rate())
             self._exchange.send(first)
-            self._schedule.check_start(self._exchange.receive(first.step))
+            self._schedule.check_start(self._exchange.receive(first.step, Purpose.START))
         self._start(strategy, ChangeReason.STARTED, "given by the script at the start")
 
     @property
@@ -171,6 +150,25 @@ class Synchronizer:
         """
         self._timer.record_loss(loss)
 
+    def skip_update(self) -> None:
+        """
+        Call it in place of `optimizer.step()` where this rank leaves out its update: it counts as an empty one, and the
+        policy goes on with the other ranks. Under `bsp`, where a rank alone cannot, all ranks call it in the same step.
+
+        A step that a GradScaler leaves out needs no call.
+        """
+        self._is_empty = True
+        try:
+            if self._action.takes_gradients:
+                clear_gradients(self._ddp)
+                self._optimizer.step()
+            else:
+                self._before_update()
+                self._after_update()
+                steps_of(self._job).end()
+        finally:
+            self._is_empty = False
+
     def report(self) -> Report:
         schedule = self._schedule
         self._count_sync_spans()
@@ -195,13 +193,13 @@ class Synchronizer:
 
         Raises SyncError.
         """
+        self._has_ended = True
+        self._standstill.note()
         with self._as_sync_error("the last averaging"):
-            self._action.finish()
+            self._finish_action()
             for step in self._schedule.take_remaining():
-                check_in_step(self._exchange.receive(step))
-            last = self._schedule.last_row()
-            self._exchange.send(last)
-            check_in_step(self._exchange.receive(last.step))
+                self._exchange.receive(step)
+            self._confirm(self._schedule.last_row())
             if replicas_diverge(self._schedule.strategy.policy):
                 with contextlib.suppress(
                     OptimizerStateMismatch
@@ -215,11 +213,16 @@ class Synchronizer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """After an error nothing is averaged: the other ranks may be in any step."""
+        """
+        After an error nothing is averaged: the other ranks may be in any step. Where a collective of torch failed because
+        the ranks were out of step, a SyncError reports that.
+        """
         if kind is None:
             self.close()
-        else:
-            self._detach()
+            return
+        self._detach()
+        if isinstance(error, RuntimeError):
+            self._raise_cause(error)
 
     def state_dict(self) -> dict[str, Any]:
         """
@@ -234,6 +237,7 @@ class Synchronizer:
                 "exchange": self._exchange.state_dict(),
                 "override": self._override.state_dict(),
                 "action": self._action.state_dict(),
+                "begun": self._begun,
                 "reducer": self._reducer.state_dict(),
                 "voter": None if self._voter is None else self._voter.state_dict(),
                 "controller": None if self._controller is None else self._controller.state_dict(),
@@ -246,6 +250,7 @@ class Synchronizer:
         self._apply(self._schedule.strategy)
         self._exchange.load_state_dict(state["exchange"])
         self._action.load_state_dict(state["action"])
+        self._begun = state["begun"]
         self._reducer.load_state_dict(state["reducer"])
         if self._voter is not None:
             self._voter.load_state_dict(state["voter"])
@@ -278,7 +283,9 @@ class Synchronizer:
         former_bytes, self._reducer = self._reducer.sent_bytes, self._reducer_for(strategy)
         self._sent_bytes += former_bytes - self._reducer.sent_bytes  # both may be the same reducer
         self._action = action_for(strategy, self._ddp, self._reducer)
-        self._ddp.require_backward_grad_sync = self._action.uses_ddp_reducer
+        self._has_stale_scales = self._action.uses_ddp_reducer and not self._passes.reduces
+        self._passes.reduces = self._action.uses_ddp_reducer
+        self._passes.forget_empty_updates()
         # Otherwise the next forward pass would broadcast rank 0's buffers again.
         self._ddp.require_forward_param_sync = self._action.uses_ddp_reducer
         if self._action.uses_ddp_reducer:
@@ -300,26 +307,42 @@ class Synchronizer:
             return self._groups or DenseReducer(self._group)
         return compressor(strategy.compression, self._group, replica_tensors(self._ddp))
 
-    def _forward(self, *_: object) -> None:
-        if self._ddp.training and torch.is_grad_enabled():
-            self._timer.begin_forward()
+    def _forward(self) -> None:
+        self._standstill.note()
+        self._timer.begin_forward()
+        if self._has_stale_scales:
+            self._has_stale_scales = False
+            with self._as_sync_error("giving the scalers one scale"):
+                self._scalers.equalize(self._group)
 
     def _before_update(self, *_: object) -> None:
+        self._standstill.note()
+        self._scalers.updated()
+        with self._as_sync_error("checking the rows of the other ranks"):
+            self._exchange.check_arrived()
         if self._action.uses_ddp_reducer:
             self._add_wait_for_reduction()
             self._dissimilarity.end_backward()
-        squared = None if self._voter is None else square_norm(self._ddp)
+        squared = None if self._voter is None or self._is_empty else square_norm(self._ddp)
         if self._schedule.begin_exchange():
-            self._exchange.send(self._row(squared))
+            self._exchange.send(self._passes.complete(self._row(squared)))
         if self._action.before_optimizer:
             self._decide()
+            if takes := self._action.takes_gradients_in(self._decision):
+                self._scalers.unscale_fused(
+                    [local_gradient(parameter) for parameter in trainable_parameters(self._ddp)]
+                )
             with self._synchronizing():
                 self._action.before_update(self._decision)
+            if self._is_empty and self._action.takes_gradients and not takes:
+                clear_gradients(self._ddp, to_none=True)
 
     def _after_update(self, *_: object) -> None:
         is_common = self._action.replicas_averaged if self._action.before_optimizer else self._average_parameters()
         if self._decision is Decision.SYNC:
             self._replicas.record(self._schedule.rounds, self._action.identical_tensors)
+        self._standstill.note()
+        self._passes.end_step(self._schedule.step, self._is_empty)
         self._schedule.next_step(self._decision)
         if self._rows:
             self._read_rows()
@@ -331,6 +354,8 @@ class Synchronizer:
         if self._decision is not Decision.SYNC and not self._action.in_progress:
             return False
         with self._synchronizing():
+            if self._action.is_due:
+                self._receive_begun()
             self._action.after_update(self._decision, self._scale(), self._inner_groups())
         return self._action.replicas_averaged
 
@@ -363,9 +388,37 @@ class Synchronizer:
 
     def _prepare_change(self, next_strategy: Strategy) -> None:
         with self._as_sync_error("changing the policy"):
-            self._action.finish()
+            self._finish_action()
+            self._confirm(self._schedule.confirmation(Purpose.CHANGE))
             if must_average_replicas(self._schedule.strategy, next_strategy):
                 average_replicas(replica_tensors(self._ddp), self._optimizer, self._group)
+
+    def _finish_action(self) -> None:
+        self._receive_begun()
+        self._action.finish()
+
+    def _receive_begun(self) -> None:
+        """What the ranks confirmed when they began the averaging in progress."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._exchange.receive(begun, Purpose.SYNCHRONIZE)
+
+    def _confirm(self, row: Row) -> None:
+        """Nothing is applied before all ranks have confirmed that they are in the same step, for the same purpose."""
+        self._exchange.send(self._passes.complete(row))
+        self._exchange.receive(row.step, row.purpose)
+
+    def _confirm_synchronization(self) -> None:
+        row = self._schedule.confirmation(Purpose.SYNCHRONIZE)
+        if (inner := self._inner_groups()) is not None:
+            rows = [Row.from_words(words) for words in inner.gather(self._passes.complete(row).words(), 0)]
+            check_in_step(rows)
+            check_passes(rows, range(len(rows)))
+        elif self._action.delay:
+            self._exchange.send(self._passes.complete(row))
+            self._begun = row.step
+        elif not any(rows[0].step == row.step for rows in self._rows):  # these have confirmed it
+            self._confirm(row)
 
     def _add_wait_for_reduction(self) -> None:
         """From this rank's own last gradient to here, where its stream waits for the reduced ones."""
@@ -387,7 +440,8 @@ class Synchronizer:
         summary = self._timer.summarize(losses)
         return Row(
             step=self._schedule.step,
-            vote=self._voter is not None and self._voter.vote(norm[0] if norm else 0.0),
+            rounds=self._schedule.rounds,
+            vote=self._voter is not None and not self._is_empty and self._voter.vote(norm[0] if norm else 0.0),
             request_number=request_number,
             requested_policy=requested_policy,
             replica=replica,
@@ -423,6 +477,8 @@ class Synchronizer:
         times = self._timer.times
         began = times.now()
         with self._as_sync_error("averaging"):
+            if averaging is not None and self._decision is Decision.SYNC:
+                self._confirm_synchronization()
             yield
         if averaging is not None:
             ended = times.now()
@@ -440,11 +496,33 @@ class Synchronizer:
             self._sync_spans.popleft()
             self._sync_ns += took_ns
 
+    def _position(self) -> Position:
+        awaited = self._exchange.awaited
+        return Position(
+            rank=self._job.rank,
+            step=self._schedule.step,
+            left_out=self._passes.left_out,
+            exchanges=self._exchange.sent if awaited is None else awaited,
+            has_ended=self._has_ended,
+            place=Place.ELSEWHERE if awaited is None else Place.EXCHANGE,
+        )
+
+    def _raise_cause(self, error: RuntimeError) -> None:
+        """Raises SyncError where rows, or a look at the other ranks, show why a collective failed."""
+        try:
+            self._exchange.check_arrived()
+            self._standstill.interrupt()
+        except SyncError as cause:
+            raise cause from error
+        except RuntimeError:  # the rows' group has failed too
+            return
+
     @contextlib.contextmanager
     def _as_sync_error(self, what: str) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
+            self._raise_cause(error)
             where = f"job {self._job.name}, rank {self._job.rank}, step {self._schedule.step}"
             raise SyncError(f"{where}: {peer_loss_text(what, error)}") from error
 
@@ -453,7 +531,9 @@ class Synchronizer:
             hook.remove()
         self._hooks = []
         self._metered.close()
-        self._ddp.require_backward_grad_sync = True
+        self._passes.close()
+        self._standstill.close()
+        self._scalers.close()
         buckets.set_hook(self._ddp, None, None)
         buckets.observe_buckets(self._ddp, None)
 

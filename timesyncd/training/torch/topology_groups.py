@@ -6,9 +6,8 @@ slow links. And which ranks of a job are near each other: by the job's plan, or 
 # Without `from __future__ import annotations`: torch inspects the annotations of a communication hook, and requires
 # classes instead of strings.
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -17,11 +16,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from timesyncd.client.job import Job
-from timesyncd.client.torch.host_group import gather_objects
-from timesyncd.client.torch.peer_loss import first_sentence
+from timesyncd.client.torch.host_group import gather_objects, host_group
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.groups import Levels, RankGroup, check_levels, groups_by_label, levels_from_numbers
 from timesyncd.training.torch.averaging import make_chunks
+from timesyncd.training.torch.process_groups import collective_errors
 
 
 class TwoLevel:
@@ -73,6 +72,18 @@ class TwoLevel:
         for chunk in make_chunks(tensors):
             chunk.fill()
             chunk.write_back(self._run(chunk.flat, mean).wait())
+
+    def gather(self, words: list[int], level: int) -> list[list[int]]:
+        """These words of all ranks of this rank's group, in the order of the group. Raises SyncError."""
+        ranks = self._own[level]
+        group = self._groups.get(ranks)
+        if group is None:
+            return [words]
+        own = torch.tensor(words, dtype=torch.int64)
+        gathered = [torch.empty_like(own) for _ in ranks]
+        with collective_errors("comparing the steps", ranks):
+            dist.all_gather(gathered, own, group=host_group(group))
+        return [each.tolist() for each in gathered]
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -142,20 +153,6 @@ def two_level(state: TwoLevel, bucket: GradBucket) -> torch.futures.Future[torch
     For `register_comm_hook(TwoLevel(...), two_level)`, or `meter_ddp(job, ddp, hook=two_level, state=TwoLevel(...))`.
     """
     return state.hook(bucket).then(_value)  # chained: the reducer reports the text of only such a future's error
-
-
-@contextmanager
-def collective_errors(doing: str, ranks: Iterable[int]) -> Iterator[None]:
-    """
-    A collective's RuntimeError becomes a SyncError that names its ranks, by their numbers in the data-parallel group.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        raise SyncError(
-            f"{doing} among ranks {', '.join(map(str, ranks))} failed, because one of them has ended or is silent: "
-            f"{first_sentence(error)}"
-        ) from error
 
 
 def _value(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:

@@ -1,0 +1,66 @@
+"""One rank of a real gloo job leaves out an update: the ranks agree on it, or all end at once; no order of calls mixes tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch_ranks import run_ranks
+
+pytestmark = pytest.mark.integration
+
+CHILD = Path(__file__).with_name("policy_skipping_child.py")
+ROUNDING = 1e-12
+#: Under `h=4` the first of these steps averages, the second does not.
+AVERAGES, LOCAL = 11, 10
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_agree_on_an_update_that_one_leaves_out(tmp_path: Path, world_size: int) -> None:
+    """By a call, a scaler, or a scaler with a fused optimizer: it counts as empty, and the script's metric stays right."""
+    policies = ["local_sgd(h=4)", "accumulate(k=4)"]
+    arguments = ["--folder", str(tmp_path), "--policies", *policies, "--at", str(AVERAGES), str(LOCAL)]
+    results = run_ranks(CHILD, arguments, world_size)
+
+    rescaled = [rank.pop("rescaled") for rank in results]
+    assert len(results[0]) == 12
+    for case, facts in results[0].items():
+        assert max(rank[case]["off"] for rank in results) < ROUNDING, case
+        assert {rank[case]["wrong"] for rank in results} == {0}
+        assert {rank[case]["closed"] for rank in results} == {facts["closed"]}
+        assert facts["rounds"] == 5
+    assert {rank["policy"] for rank in rescaled} == {"bsp"}
+    assert [rank["scales"][2] for rank in rescaled] == [2.0 if rank == 1 else 4.0 for rank in range(world_size)]
+    assert {rank["scales"][-1] for rank in rescaled} == {2.0}
+    assert all(rank["hashes"] == rescaled[0]["hashes"] for rank in rescaled)
+
+
+@pytest.mark.parametrize(
+    ("policy", "at", "omits", "fault"),
+    [
+        ("local_sgd(h=4)", AVERAGES, "step", "rank 1 has made no update in step 11: it waits for rank 0 in all_reduce"),
+        (
+            "local_sgd(h=4)",
+            LOCAL,
+            "step",
+            "rank 1 left out an optimizer step in step 10: it waits for rank 0 in all_reduce",
+        ),
+        ("local_sgd(h=4)", LOCAL, "batch", "rank 1 ended after 19 steps and rank 0"),
+        (
+            "accumulate(k=4)",
+            LOCAL,
+            "step",
+            "rank 1 left out an optimizer step in step 10: it waits for rank 0 in all_reduce",
+        ),
+        ("bsp", LOCAL, "step", "rank 1 left out an optimizer step in step 10: by step"),
+    ],
+)
+def test_all_ranks_end_where_one_leaves_out_an_update_alone(
+    tmp_path: Path, policy: str, at: int, omits: str, fault: str
+) -> None:
+    """Long before the group's time-out, with that rank and its step, though it waits in a collective of the script."""
+    results = run_ranks(CHILD, ["--folder", str(tmp_path), "--policies", policy, "--at", str(at), "--omits", omits])
+
+    assert [rank["error"] for rank in results] == ["SyncError"] * 2
+    assert all(fault in rank["text"] and "\n" not in rank["text"] for rank in results)
+    assert {rank["wrong"] for rank in results} == {0}
