@@ -190,3 +190,20 @@ def _position_text(row: Row, in_one_step: bool) -> str:
         return f"ended after {~row.step} steps"
     text = f"is in step {row.step}"
     return f"{text}, {_PURPOSE_TEXTS[row.purpose]} and has synchronized {row.rounds} times" if in_one_step else text
+
+
+def unfit_text(rows: Sequence[Row]) -> str | None:
+    """Where a loss or a gradient was not finite first, in one sentence; None: in no row."""
+    steps = {rank: row.unfit for rank, row in enumerate(rows) if row.unfit is not None}
+    if not steps:
+        return None
+    first = min(steps.values())
+    ranks = [str(rank) for rank, step in steps.items() if step == first]
+    later = [f"rank {rank} in step {step}" for rank, step in steps.items() if step > first]
+    if later:
+        rest = f"then of {', '.join(later)}"
+    elif len(ranks) < len(rows):
+        rest = "of no other rank so far"
+    else:
+        rest = "call record_loss(loss) in each step to see which rank was the first"
+    return f"a loss or gradient of rank {', '.join(ranks)} is not finite, first seen in step {first}; {rest}"

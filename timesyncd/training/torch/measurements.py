@@ -25,13 +25,17 @@ _KEPT_STEPS = 256
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """The measurements since the last summary; the fields are those of `schedule.Row`."""
+    """
+    The measurements since the last summary; the fields are those of `Row`. `unfit_ago`: how many steps ago the first
+    loss was that is not finite; None: there was none.
+    """
 
     compute_ns: int
     wait_ns: int
     transfer_ns: int | None
     loss: float
     jump: float
+    unfit_ago: int | None
 
 
 @dataclass(slots=True)
@@ -119,6 +123,7 @@ class StepTimer:
             transfer_ns=min(self._transfers_ns(), default=None),
             loss=_mean([loss for _, loss, is_common in losses[self._reported :] if is_common]),
             jump=_jump(losses),
+            unfit_ago=next((self._step - step for step, loss, _ in losses if not math.isfinite(loss)), None),
         )
         # The first loss of the next summary is compared with this one, which counts once.
         self._losses = list(losses[-1:])

@@ -6,6 +6,7 @@ report of what it did.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 import time
@@ -50,6 +51,7 @@ from timesyncd.training.torch.actions import (
 )
 from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, Span, local_gradient
 from timesyncd.training.torch.measurements import Dissimilarity, StepTimer
+from timesyncd.training.torch.notices import Notices
 from timesyncd.training.torch.passes import Passes
 from timesyncd.training.torch.process_groups import group_apart, row_group
 from timesyncd.training.torch.replicas import (
@@ -108,6 +110,7 @@ class Synchronizer:
         self._begun: int | None = None  #: the step in which the averaging in progress began
         self._is_empty = self._has_stale_scales = False
         self._has_ended = False
+        self._notices = Notices(job.name, job.rank == 0)
         self._passes = Passes(ddp, self._forward)
         self._standstill = Standstill(self._position, lambda: replicas if self._passes.reduces else ())
         self._scalers = ScalerWatch(optimizer, self.skip_update)
@@ -199,6 +202,8 @@ class Synchronizer:
             self._finish_action()
             for step in self._schedule.take_remaining():
                 self._exchange.receive(step)
+            (losses,) = read_together(self._timer.unread)
+            self._notices.measure(self._schedule.step, self._timer.summarize(losses).unfit_ago)
             self._confirm(self._schedule.last_row())
             if replicas_diverge(self._schedule.strategy.policy):
                 with contextlib.suppress(
@@ -323,9 +328,11 @@ class Synchronizer:
         if self._action.uses_ddp_reducer:
             self._add_wait_for_reduction()
             self._dissimilarity.end_backward()
-        squared = None if self._voter is None or self._is_empty else square_norm(self._ddp)
         if self._schedule.begin_exchange():
-            self._exchange.send(self._passes.complete(self._row(squared)))
+            # What a gradient scaler leaves out is infinite by design.
+            is_scaled = self._is_empty or getattr(self._optimizer, "found_inf", None) is not None
+            squared = None if is_scaled and (self._voter is None or self._is_empty) else square_norm(self._ddp)
+            self._exchange.send(self._complete(self._row(squared)))
         if self._action.before_optimizer:
             self._decide()
             if takes := self._action.takes_gradients_in(self._decision):
@@ -373,6 +380,9 @@ class Synchronizer:
     def _read_rows(self) -> None:
         for rows in self._rows:
             self._replicas.compare(rows)
+            self._notices.receive(rows)
+            if self._controller is not None:
+                self._notices.receive_losses(rows)
         requested = self._schedule.accept_request(self._rows)
         if requested is not None:
             self._prepare_change(requested)
@@ -405,17 +415,20 @@ class Synchronizer:
 
     def _confirm(self, row: Row) -> None:
         """Nothing is applied before all ranks have confirmed that they are in the same step, for the same purpose."""
-        self._exchange.send(self._passes.complete(row))
-        self._exchange.receive(row.step, row.purpose)
+        self._exchange.send(self._complete(row))
+        self._notices.receive(self._exchange.receive(row.step, row.purpose))
+
+    def _complete(self, row: Row) -> Row:
+        return dataclasses.replace(self._passes.complete(row), unfit=self._notices.unfit)
 
     def _confirm_synchronization(self) -> None:
         row = self._schedule.confirmation(Purpose.SYNCHRONIZE)
         if (inner := self._inner_groups()) is not None:
-            rows = [Row.from_words(words) for words in inner.gather(self._passes.complete(row).words(), 0)]
+            rows = [Row.from_words(words) for words in inner.gather(self._complete(row).words(), 0)]
             check_in_step(rows)
             check_passes(rows, range(len(rows)))
         elif self._action.delay:
-            self._exchange.send(self._passes.complete(row))
+            self._exchange.send(self._complete(row))
             self._begun = row.step
         elif not any(rows[0].step == row.step for rows in self._rows):  # these have confirmed it
             self._confirm(row)
@@ -438,6 +451,7 @@ class Synchronizer:
         )
         replica, replica_round = self._replicas.take_hash(hashed)
         summary = self._timer.summarize(losses)
+        self._notices.measure(self._schedule.step, summary.unfit_ago, norm)
         return Row(
             step=self._schedule.step,
             rounds=self._schedule.rounds,
