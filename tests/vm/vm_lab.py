@@ -70,9 +70,14 @@ class Lab:
 
     def relayed_cable(self, name: str) -> tuple[str, str, Relay]:
         """A cable through a relay, which delays and drops frames in each direction."""
-        relay = Relay(self.folder, name)
+        (first, second), relay = self.hub(name, 2)
+        return first, second, relay
+
+    def hub(self, name: str, ends: int) -> tuple[list[str], Relay]:
+        """A relay with so many ends, each a network of one machine: what one sends comes to all others."""
+        relay = Relay(self.folder, name, ends)
         self._relays.append(relay)
-        return self._end(f"{name}.0", f"{name}.relay0"), self._end(f"{name}.1", f"{name}.relay1"), relay
+        return [self._end(f"{name}.{end}", f"{name}.relay{end}") for end in range(ends)], relay
 
     def _end(self, mine: str, other: str) -> str:
         paths = f"local.type=unix,local.path={self.folder}/{mine},remote.type=unix,remote.path={self.folder}/{other}"

@@ -82,8 +82,10 @@ def qemu_command(spec: MachineSpec, cache: Cache, folder: Path, slot: int, disk:
         "-device", "ivshmem-plain,memdev=shared,master=on",
     ]  # fmt: skip
     for index, network in enumerate(spec.networks):
+        # Each card's virtual functions take places on its bus, so the second one needs another bus.
+        card = f"igb,netdev=net{index},bus=port{index},mac=52:54:00:00:{index:02x}:{slot + 1:02x}"
         command += ["-netdev", f"{network},id=net{index}"]
-        command += ["-device", f"igb,netdev=net{index},mac=52:54:00:00:{index:02x}:{slot + 1:02x}"]
+        command += ["-device", f"pcie-root-port,id=port{index},chassis={index + 1}", "-device", card]
     return [*command, *spec.qemu_arguments]
 
 

@@ -12,7 +12,18 @@ from vm_judging import Disturbance
 from vm_lab import Lab
 from vm_machine import Machine, MachineError, MachineSpec
 from vm_relay import Relay
-from vm_truth import CounterOffset, MachineLog, Moment, Piece, Range, judge, parse_claims
+from vm_truth import (
+    ClockError,
+    CounterOffset,
+    MachineLog,
+    Moment,
+    Piece,
+    Range,
+    errors_of,
+    judge,
+    parse_claims,
+    ranges_beyond,
+)
 
 DOMAIN = 24
 SYNC_INTERVAL_S = 0.125
@@ -45,6 +56,10 @@ summary_interval 0
 # The limit of an i210. Beyond it the emulated card's arithmetic overflows.
 max_frequency 62499999
 """
+
+#: A boundary clock of two cards, each with a clock of its own: ptp4l steers the one of the port that follows, phc2sys the other one by it.
+BOUNDARY = PTP4L + "boundary_clock_jbod 1\n"
+
 GRANDMASTER = PTP4L + "serverOnly 1\nclockClass 6\nclockAccuracy 0x21\npriority1 10\n"
 NODE = PTP4L + "clientOnly 1\n"
 
@@ -53,6 +68,7 @@ TRACEABLE = (
     "currentUtcOffsetValid 1 ptpTimescale 1 timeTraceable 1 frequencyTraceable 1 timeSource 0x20"
 )
 
+EVENTS = 'slave_event_monitor = "/run/timesyncd/ptp4l.events"\n'
 CONFIG = f"""[node]
 name = "node"
 [web]
@@ -61,8 +77,7 @@ name = "node"
 name = "ptp"
 driver = "ptp4l"
 domain = {DOMAIN}
-slave_event_monitor = "/run/timesyncd/ptp4l.events"
-[[source]]
+{EVENTS}[[source]]
 name = "kernel"
 driver = "kernel"
 """
@@ -82,7 +97,8 @@ class Setup:
     """
     How a pair differs from the usual one. `relayed`: the cable has delays and losses. `chronyd` steers the system clock by the PHC,
     instead of phc2sys. `vclocks`: so many virtual clocks on the node's card, of which ptp4l disciplines the first. `movable`: the
-    node has a disk of its own and a VMClock, so that it can migrate.
+    node has a disk of its own and a VMClock, so that it can migrate. `boundary_clock_error_ns`: a boundary clock is between the two,
+    which the node is told to be within this; the relay is between it and the grandmaster.
     """
 
     kernel: str = KERNEL
@@ -91,6 +107,15 @@ class Setup:
     vclocks: int = 0
     movable: bool = False
     nic: str = 'interface = "eth0"'
+    boundary_clock_error_ns: int | None = None
+
+
+def configuration(setup: Setup) -> str:
+    """The node's timesyncd.toml."""
+    told = setup.boundary_clock_error_ns
+    bounds = "" if told is None else f"[source.bounds]\nboundary_clock_error_ns = {told}\n"
+    nic, chrony = NIC.format(clock=setup.nic), CHRONY_SOURCE if setup.chronyd else ""
+    return CONFIG.replace(EVENTS, EVENTS + bounds) + nic + chrony
 
 
 class Pair:
@@ -99,10 +124,14 @@ class Pair:
     def __init__(self, lab: Lab, setup: Setup) -> None:
         self.lab, self.setup = lab, setup
         self.relay: Relay | None = None
-        if setup.relayed:
+        self.boundary: Machine | None = None
+        if setup.relayed or setup.boundary_clock_error_ns is not None:
             first, second, self.relay = lab.relayed_cable("cable")
         else:
             first, second = lab.cable("cable")
+        if setup.boundary_clock_error_ns is not None:
+            upper, (lower, second) = second, lab.cable("lower")
+            self.boundary = lab.machine(MachineSpec("boundary", (upper, lower), kernel=setup.kernel))
         vmclock = ("-device", "vmclock") if setup.movable else ()
         self.grandmaster = lab.machine(MachineSpec("grandmaster", (first,), kernel=setup.kernel))
         self.node = lab.machine(
@@ -116,11 +145,19 @@ class Pair:
         """The PHC of the node that ptp4l disciplines."""
         return f"/dev/ptp{1 if self.setup.vclocks else 0}"
 
+    @property
+    def phcs(self) -> dict[str, tuple[Machine, str]]:
+        """By the machine's name: the PHC whose truth counts. The boundary clock's is that of the port that the node follows."""
+        found = {"grandmaster": (self.grandmaster, "/dev/ptp0"), "node": (self.node, self.phc)}
+        return found if self.boundary is None else found | {"boundary": (self.boundary, "/dev/ptp1")}
+
     def start(self) -> None:
-        for machine in (self.grandmaster, self.node):
+        for machine, _ in self.phcs.values():
             machine.wait_until_ready()
             machine.run(f"mkdir -p {FOLDER}; ip link set eth0 up")
         self._start_grandmaster()
+        if self.boundary is not None:
+            self._start_boundary(self.boundary)
         self._configure_node()
         self.start_ptp4l()
         self.start_steering()
@@ -132,14 +169,20 @@ class Pair:
         unit(self.grandmaster, "grandmaster", "ptp4l -i eth0 -f /etc/linuxptp/ptp4l.conf -m")
         self.grandmaster.run(f"sleep 3; pmc -u -b 0 -d {DOMAIN} '{TRACEABLE}'")
 
+    def _start_boundary(self, machine: Machine) -> None:
+        machine.run("ip link set eth1 up")
+        machine.write("/etc/linuxptp/ptp4l.conf", BOUNDARY)
+        unit(machine, "boundary", "ptp4l -i eth0 -i eth1 -f /etc/linuxptp/ptp4l.conf -m")
+        unit(machine, "across", f"phc2sys -a -n {DOMAIN} -R 4 -m")
+        self.settle(10)
+
     def _configure_node(self) -> None:
         setup, node = self.setup, self.node
         if setup.vclocks:
             node.run(f"echo {setup.vclocks} > /sys/class/ptp/ptp0/n_vclocks")
         index = "phc_index 1\n" if setup.vclocks else ""
         node.write("/etc/linuxptp/ptp4l.conf", NODE + index)
-        chrony = CHRONY_SOURCE if setup.chronyd else ""
-        node.write("/etc/timesyncd/timesyncd.toml", CONFIG + NIC.format(clock=setup.nic) + chrony)
+        node.write("/etc/timesyncd/timesyncd.toml", configuration(setup))
         node.write("/etc/chrony/chrony.conf", CHRONY)
         node.run("systemd-tmpfiles --create timesyncd.conf; sysctl -q --system; timesyncd check-config")
 
@@ -170,8 +213,9 @@ class Measurement:
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self.disturbances: list[Disturbance] = []
-        self.node_pieces = [Piece(0, FOREVER, pair.lab.counter_offset(pair.node))]
-        self.grandmaster_pieces = [Piece(0, FOREVER, pair.lab.counter_offset(pair.grandmaster))]
+        self.pieces = {
+            name: [Piece(0, FOREVER, pair.lab.counter_offset(machine))] for name, (machine, _) in pair.phcs.items()
+        }
 
     @contextmanager
     def disturbing(self, what: str, log: tuple[str, str] | None = None) -> Iterator[None]:
@@ -188,21 +232,23 @@ class Measurement:
         """
         lab = self.pair.lab
         pause = Pause(lab)
-        old = self.node_pieces[-1]
+        pieces = self.pieces["node"]
+        old = pieces[-1]
         with self.disturbing(what):
             yield pause
         resumed = lab.host_counter()
         new = lab.counter_offset(self.pair.node)
         last_surely_before = pause.begun - old.offset.highest
         first_surely_after = min(pause.stopped - old.offset.lowest, resumed - new.lowest)
-        self.node_pieces[-1:] = [
+        pieces[-1:] = [
             Piece(old.from_guest, last_surely_before, old.offset),
             Piece(first_surely_after, FOREVER, new),
         ]
 
     def confirm(self) -> None:
         """The constants are still what they were; narrower by now. Raises MachineError where one is not."""
-        for machine, pieces in ((self.pair.node, self.node_pieces), (self.pair.grandmaster, self.grandmaster_pieces)):
+        for name, (machine, _) in self.pair.phcs.items():
+            pieces = self.pieces[name]
             old, new = pieces[-1].offset, self.pair.lab.counter_offset(machine)
             both = CounterOffset(max(old.lowest, new.lowest), min(old.highest, new.highest))
             if both.lowest > both.highest + ALLOWED_GAP_TICKS:
@@ -229,7 +275,8 @@ Act = Callable[[Measurement], None]
 class Run:
     """
     The moments of a run, on the host's counter, with what was done to the clocks. `logs` are the files of it by name, `pieces` the
-    constants of both machines: `evaluate` judges the run again with these.
+    constants of the machines: `evaluate` judges the run again with these. `boundary_errors` are those of the boundary clock's PHC against
+    the grandmaster's; empty where there is none.
     """
 
     moments: list[Moment]
@@ -237,13 +284,14 @@ class Run:
     ticks_per_ns: float
     logs: dict[str, str]
     pieces: dict[str, Sequence[Piece]]
+    boundary_errors: list[ClockError]
 
 
 def measure(pair: Pair, seconds: int, act: Act) -> Run:
     """Log the clocks and what the client claims, for so long, while `act` does something to the pair."""
     with pair.lab.measuring():
         measurement = Measurement(pair)
-        for machine, phc in ((pair.grandmaster, "/dev/ptp0"), (pair.node, pair.phc)):
+        for machine, phc in pair.phcs.values():
             unit(machine, "clocklog", f"clocktruth log {FOLDER}/log {LOG_PERIOD_MS} {seconds} {phc}")
         claims = f"python3 /usr/local/lib/timesyncd-vm/claims.py {seconds} {CLAIM_PERIOD_S} > {FOLDER}/claims"
         unit(pair.node, "claims", f"bash -c '{claims}'")
@@ -251,23 +299,28 @@ def measure(pair: Pair, seconds: int, act: Act) -> Run:
         act(measurement)
         time.sleep(max(0.0, end_s - time.monotonic()))
         measurement.confirm()
-    logs = {
-        "grandmaster.log": pair.grandmaster.read(f"{FOLDER}/log"),
-        "node.log": pair.node.read(f"{FOLDER}/log"),
-        "claims": pair.node.read(f"{FOLDER}/claims"),
-    }
-    pieces: dict[str, Sequence[Piece]] = {
-        "grandmaster": measurement.grandmaster_pieces,
-        "node": measurement.node_pieces,
-    }
-    return evaluate(logs, pieces, measurement.disturbances)
+    logs = {f"{name}.log": machine.read(f"{FOLDER}/log") for name, (machine, _) in pair.phcs.items()}
+    logs["claims"] = pair.node.read(f"{FOLDER}/claims")
+    return evaluate(logs, measurement.pieces, measurement.disturbances, pair.setup.boundary_clock_error_ns)
 
 
-def evaluate(logs: dict[str, str], pieces: dict[str, Sequence[Piece]], disturbances: Sequence[Disturbance]) -> Run:
-    grandmaster, node = (MachineLog(logs[f"{name}.log"].splitlines(), pieces[name]) for name in ("grandmaster", "node"))
+def evaluate(
+    logs: dict[str, str],
+    pieces: Mapping[str, Sequence[Piece]],
+    disturbances: Sequence[Disturbance],
+    boundary_clock_error_ns: int | None = None,
+) -> Run:
+    """While the boundary clock is further away than the node is told, the node is told a wrong thing: that is a disturbance."""
+    machines = {name: MachineLog(logs[f"{name}.log"].splitlines(), pieces[name]) for name in pieces}
+    grandmaster, node = machines["grandmaster"], machines["node"]
     moments = judge(parse_claims(logs["claims"].splitlines()), grandmaster, node)
-    exact = [narrowed(each, {"grandmaster": grandmaster, "node": node}) for each in disturbances]
-    return Run(moments, exact, node.ticks_per_ns, logs, pieces)
+    exact = [narrowed(each, machines) for each in disturbances]
+    errors: list[ClockError] = []
+    if boundary_clock_error_ns is not None:
+        errors = errors_of(machines["boundary"].series["phc"], grandmaster.series["phc"])
+        what = f"boundary clock further than {boundary_clock_error_ns} ns"
+        exact += [Disturbance(what, each.low, each.high) for each in ranges_beyond(errors, boundary_clock_error_ns)]
+    return Run(moments, exact, node.ticks_per_ns, logs, dict(pieces), errors)
 
 
 def narrowed(disturbance: Disturbance, logs: Mapping[str, MachineLog]) -> Disturbance:

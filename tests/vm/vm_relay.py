@@ -40,11 +40,11 @@ class Direction:
 
 
 class Relay:
-    """Between the ends 0 and 1 of a cable: `directions[0]` are the frames that end 0 sends."""
+    """Between the ends of a cable, two or more: `directions[0]` are the frames that end 0 sends, to all others."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.directions = (Direction(), Direction())
-        self._ends = [str(folder / f"{name}.{end}") for end in (0, 1)]
+    def __init__(self, folder: Path, name: str, ends: int = 2) -> None:
+        self.directions = tuple(Direction() for _ in range(ends))
+        self._ends = [str(folder / f"{name}.{end}") for end in range(ends)]
         self._sockets = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in self._ends]
         for end, each in enumerate(self._sockets):
             each.bind(str(folder / f"{name}.relay{end}"))
@@ -94,8 +94,11 @@ class Relay:
         heapq.heappush(self._waiting, (time.monotonic() + direction.delay_s, next(self._numbers), end, frame))
 
     def _send(self, end: int, frame: bytes) -> None:
-        """To the other end. A machine that is not up, or has no room, loses the frame, as a card would."""
-        try:
-            self._sockets[1 - end].sendto(frame, self._ends[1 - end])
-        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-            pass
+        """To the other ends. A machine that is not up, or has no room, loses the frame, as a card would."""
+        for other, each in enumerate(self._sockets):
+            if other == end:
+                continue
+            try:
+                each.sendto(frame, self._ends[other])
+            except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+                pass

@@ -17,6 +17,10 @@ RECOVER_S = 25
 
 USUAL = Setup()
 
+#: The boundary clock is as good as the path to it, which is a busy host's; in its holdover it leaves that after some 15 s.
+BEHIND_A_BOUNDARY_CLOCK = Setup(boundary_clock_error_ns=1_500_000)
+RUNAWAY_PPB = 100_000
+
 GRANDMASTER_PHC, NODE_CLOCK = ("grandmaster", "phc"), ("node", "realtime")
 
 
@@ -43,6 +47,13 @@ def grandmaster_step(seconds: float) -> Act:
             measurement.pair.grandmaster.run(f"phc_ctl -q /dev/ptp0 -- adj {seconds}")
 
     return act
+
+
+def steps(measurement: Measurement) -> None:
+    """A time in which nothing happens, a step that is smaller than the bound, and one that is larger."""
+    for seconds in (20e-6, 20e-3):
+        grandmaster_step(seconds)(measurement)
+        time.sleep(4)
 
 
 def frequency_steps(measurement: Measurement) -> None:
@@ -87,6 +98,19 @@ def sync_loss(measurement: Measurement) -> None:
         time.sleep(3)
         to_node.dropped = dropped
         time.sleep(seconds)
+
+
+def boundary_clock_in_holdover(measurement: Measurement) -> None:
+    """
+    The boundary clock gets Announce and no Sync, so it goes on announcing its grandmaster with class 6, while it runs away from it.
+    """
+    relay, boundary = measurement.pair.relay, measurement.pair.boundary
+    assert relay is not None and boundary is not None
+    time.sleep(8)
+    relay.directions[0].dropped = frozenset({SYNC, FOLLOW_UP})
+    boundary.run(f"phc_ctl -q /dev/ptp0 -- freq {RUNAWAY_PPB}")
+    time.sleep(30)
+    relay.directions[0].dropped = frozenset()
 
 
 def killed_daemons(measurement: Measurement) -> None:
@@ -158,6 +182,7 @@ SCENARIOS = (
     Scenario("quiet", quiet),
     Scenario("step-20us", grandmaster_step(20e-6)),
     Scenario("step-20ms", grandmaster_step(20e-3)),
+    Scenario("steps", steps, 38),
     Scenario("step-2s", grandmaster_step(2)),
     Scenario("frequency-steps", frequency_steps),
     Scenario("grandmaster-rate-20ppm", grandmaster_rate(20_000)),
@@ -171,5 +196,7 @@ SCENARIOS = (
     Scenario("paused", paused, 32),
     Scenario("migrated", migrated, 40, Setup(kernel=NEWEST_KERNEL, movable=True)),
     Scenario("virtual-clocks", quiet, setup=Setup(vclocks=2)),
+    Scenario("boundary-clock", quiet, setup=BEHIND_A_BOUNDARY_CLOCK),
+    Scenario("boundary-clock-holdover", boundary_clock_in_holdover, 60, BEHIND_A_BOUNDARY_CLOCK),
 )
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

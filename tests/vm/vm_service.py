@@ -123,9 +123,7 @@ class Service:
     """The machine, and the manual's blocks on it."""
 
     def __init__(self, lab: Lab) -> None:
-        second = ("-device", "pcie-root-port,id=port1,chassis=1", "-netdev", "hubport,id=second,hubid=1")  # fmt: skip
-        card = ("-device", "igb,netdev=second,bus=port1,mac=52:54:00:00:00:99")
-        spec = MachineSpec("service", ("hubport,hubid=1",), memory_mib=768, qemu_arguments=(*second, *card))
+        spec = MachineSpec("service", ("hubport,hubid=1", "hubport,hubid=1"), memory_mib=768)
         self.machine: Machine = lab.machine(spec)
         self._blocks = operations_manual.blocks()
 

@@ -120,7 +120,7 @@ class Series:
     """The readings of one clock, which runs as evenly between two readings as it does on both sides of them."""
 
     def __init__(self, readings: Sequence[Reading], ticks_per_ns: float) -> None:
-        self._readings = readings
+        self.readings = readings
         self._at = [each.at for each in readings]
         self._ticks_per_ns = ticks_per_ns
 
@@ -129,7 +129,7 @@ class Series:
         index = self._bracket(at)
         if index is None:
             return None
-        first, second = self._readings[index - 1], self._readings[index]
+        first, second = self.readings[index - 1], self.readings[index]
         share = (at - first.at) / (second.at - first.at)
         ns = first.ns + round(share * (second.ns - first.ns))
         error_ns = math.ceil(max(first.error, second.error) / self._ticks_per_ns + self._bend_ns(index))
@@ -140,7 +140,7 @@ class Series:
         index = self._bracket((within.low + within.high) / 2)
         if index is None:
             return within
-        first, second = self._readings[index - 1], self._readings[index]
+        first, second = self.readings[index - 1], self.readings[index]
         if second.ns <= first.ns:
             return within
         at = first.at + (ns - first.ns) * (second.at - first.at) / (second.ns - first.ns)
@@ -150,7 +150,7 @@ class Series:
 
     def first_jump(self, within: Range, other: Series, least_ns: float) -> Range | None:
         """The first two readings between which this clock moved by at least so much against the other one."""
-        for first, second in pairwise(self._readings):
+        for first, second in pairwise(self.readings):
             if second.at < within.low or first.at > within.high:
                 continue
             others = other.value_at(first.at), other.value_at(second.at)
@@ -170,13 +170,47 @@ class Series:
 
     def _bend_ns(self, index: int) -> float:
         """How far the clock may be off the straight line: its rates before and after differ, and it changed anywhere in between."""
-        rates = [self._rate(each) for each in (index - 1, index, index + 1) if 0 < each < len(self._readings)]
+        rates = [self._rate(each) for each in (index - 1, index, index + 1) if 0 < each < len(self.readings)]
         gap = self._at[index] - self._at[index - 1]
         return (max(rates) - min(rates)) * gap / 4
 
     def _rate(self, index: int) -> float:
-        first, second = self._readings[index - 1], self._readings[index]
+        first, second = self.readings[index - 1], self.readings[index]
         return (second.ns - first.ns) / (second.at - first.at)
+
+
+class ClockError(NamedTuple):
+    """How far a clock is ahead of another one at a moment (host ticks); known to +- `known_to_ns`."""
+
+    at: float
+    error_ns: float
+    known_to_ns: float
+
+
+def errors_of(clock: Series, reference: Series) -> list[ClockError]:
+    """At each reading of the clock; where nothing is known of the reference, none."""
+    found = []
+    for reading in clock.readings:
+        own, other = clock.value_at(reading.at), reference.value_at(reading.at)
+        if own is not None and other is not None:
+            middle_ns = (own.low + own.high - other.low - other.high) / 2
+            found.append(ClockError(reading.at, middle_ns, (own.high - own.low + other.high - other.low) / 2))
+    return found
+
+
+def ranges_beyond(errors: Sequence[ClockError], limit_ns: float) -> list[Range]:
+    """From the last moment before at which a clock surely kept the limit to the first one after."""
+    ranges: list[Range] = []
+    kept = -math.inf
+    beyond = False
+    for each in errors:
+        if abs(each.error_ns) + each.known_to_ns > limit_ns:
+            beyond = True
+            continue
+        if beyond:
+            ranges.append(Range(kept, each.at))
+        kept, beyond = each.at, False
+    return [*ranges, Range(kept, math.inf)] if beyond else ranges
 
 
 class MachineLog:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
 from vm_judging import Disturbance
 from vm_logs import EPOCH_NS, PERIOD, log
-from vm_pair import narrowed
+from vm_pair import configuration, narrowed
+from vm_scenarios import SCENARIOS, Scenario
 from vm_truth import TAI_MINUS_UTC_NS
+
+from timesyncd.config import load
+from timesyncd.driver import options_of
 
 AT = 70 * PERIOD + 5_000_000
 WIDE = Disturbance("step", 60.0 * PERIOD, 90.0 * PERIOD, ("grandmaster", "phc"))
@@ -27,3 +35,17 @@ def test_what_no_log_shows_stays_as_it_was_bracketed() -> None:
 
     assert narrowed(pause, logs) == pause
     assert narrowed(WIDE, logs | {"grandmaster": log()}) == WIDE
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=attrgetter("name"))
+def test_the_nodes_configuration_is_one_that_timesyncd_accepts(scenario: Scenario, folder: Path) -> None:
+    """Of each scenario, so that no machine boots for a key in the wrong table."""
+    setup = scenario.setup
+    path = folder / "timesyncd.toml"
+    path.write_text(configuration(setup))
+
+    loaded = load(path, options_of)
+
+    told = setup.boundary_clock_error_ns
+    assert [source.bounds.boundary_clock_error_ns for source in loaded.source if source.name == "ptp"] == [told]
+    assert ("utc" in {source.name for source in loaded.source}) == setup.chronyd

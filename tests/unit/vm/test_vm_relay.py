@@ -75,6 +75,25 @@ def test_messages_of_a_type_are_dropped(ends: tuple[Relay, list[socket.socket]])
     assert other.recv(2_000) == frame(ANNOUNCE)
 
 
+def test_a_hub_brings_a_frame_to_all_other_ends(folder: Path) -> None:
+    """And none back to the end that sent it; a machine that is not up loses its own alone."""
+    relay = Relay(folder, "hub", ends=4)
+    sockets = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3)]
+    for end, each in enumerate(sockets):
+        each.bind(str(folder / f"hub.{end}"))
+        each.connect(str(folder / f"hub.relay{end}"))
+        each.settimeout(20)
+    sockets[0].send(frame(SYNC))
+    received = [each.recv(2_000) for each in sockets[1:]]
+    sockets[1].send(frame(ANNOUNCE))
+
+    assert received == [frame(SYNC), frame(SYNC)]
+    assert sockets[0].recv(2_000) == frame(ANNOUNCE)
+    relay.close()
+    for each in sockets:
+        each.close()
+
+
 def test_a_machine_that_is_not_up_loses_its_frames(folder: Path) -> None:
     """The relay goes on."""
     relay = Relay(folder, "cable")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from vm_logs import ALWAYS, EPOCH_NS, PERIOD, READING, log
 from vm_truth import (
     TAI_MINUS_UTC_NS,
     Claim,
+    ClockError,
     CounterOffset,
     MachineLog,
     Moment,
     Piece,
     Range,
     Verdict,
+    errors_of,
     judge,
     parse_claims,
+    ranges_beyond,
 )
 
 
@@ -205,3 +210,34 @@ def test_a_log_of_no_two_rows_is_refused() -> None:
     """Nothing can be compared with it."""
     with pytest.raises(ValueError, match="fewer than two rows"):
         MachineLog([], [Piece(0, ALWAYS, CounterOffset(0, 0))])
+
+
+def test_a_boundary_clocks_error_is_that_of_both_logs() -> None:
+    """It runs away by 100 ppm from row 30 on; at both ends of the other log nothing is known."""
+    grandmaster = log(rows=80)
+    boundary = log(phc=lambda t: EPOCH_NS + TAI_MINUS_UTC_NS + t + max(0, t - 30 * PERIOD) // 10_000)
+
+    errors = errors_of(boundary.series["phc"], grandmaster.series["phc"])
+
+    assert [round(each.error_ns / 1_000) for each in errors[::20]] == [0, 0, 20, 60]
+    assert len(errors) == 79
+    assert max(each.known_to_ns for each in errors) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("errors_ns", "ranges"),
+    [
+        ([0, 99, -99], []),
+        ([0, 150, 150, 0, -150, 0], [Range(0, 3), Range(3, 5)]),
+        ([0, 95, 0], [Range(0, 2)]),
+        ([150, 0, 150], [Range(-math.inf, 1), Range(1, math.inf)]),
+    ],
+    ids=["within", "twice beyond", "perhaps beyond", "from the beginning and to the end"],
+)
+def test_a_clock_is_beyond_its_limit_between_two_moments_that_surely_keep_it(
+    errors_ns: list[int], ranges: list[Range]
+) -> None:
+    """The truth's own error counts as beyond, so no moment is judged that the limit may have failed."""
+    errors = [ClockError(at, error_ns, 1 if abs(error_ns) != 95 else 10) for at, error_ns in enumerate(errors_ns)]
+
+    assert ranges_beyond(errors, 100) == ranges
