@@ -346,7 +346,7 @@ def _digest(paths: Iterable[Path]) -> str:
 def _add_guest_programs(root: Path) -> None:
     library = root / "usr/local/lib/timesyncd-vm"
     library.mkdir(parents=True, exist_ok=True)
-    for name in ("agent.py", "claims.py", "slew.py"):
+    for name in ("agent.py", "claims.py", "rank.py", "slew.py"):
         shutil.copy(GUEST / name, library)
     unit = root / "etc/systemd/system/timesyncd-vm-agent.service"
     shutil.copy(GUEST / unit.name, unit)

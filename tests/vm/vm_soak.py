@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import vm_peers
+import vm_two_nodes
 from vm_build import build
-from vm_cache import Cache, NeedNotMet, check_needs, default_cache
+from vm_cache import KERNEL, Cache, NeedNotMet, check_needs, default_cache
 from vm_judging import EXCLUDED_SYNCS, Tally, lines, miss_lines, tally
 from vm_lab import Lab
 from vm_machine import MachineError
 from vm_pair import SYNC_INTERVAL_S, Pair, Run, Setup, measure
-from vm_scenarios import BY_NAME, RECOVER_S, SCENARIOS, SETTLE_S, Scenario
+from vm_scenarios import BY_NAME, RECOVER_S, SETTLE_S, Scenario
 
 KINDS = ("gm", "utc", "past")
 
@@ -53,24 +54,28 @@ def main() -> int:
     parser.add_argument(
         "--table", action="store_true", help="print the table of docs/proven.md instead, from what was judged"
     )
-    parser.add_argument("scenario", nargs="*", choices=[[], *BY_NAME])
+    parser.add_argument("scenario", nargs="*", choices=[[], *BY_NAME, vm_two_nodes.NAME])
     arguments = parser.parse_args()
     if arguments.table:
-        print("\n".join(table([json.loads(path.read_text()) for path in sorted(arguments.state.glob("*.json"))])))
+        results = [json.loads(path.read_text()) for path in sorted(arguments.state.glob("*.json"))]
+        print("\n".join(table([result for result in results if "tallies" in result])))
         return 0
     signal.signal(signal.SIGTERM, _terminate)
-    scenarios = [BY_NAME[name] for name in arguments.scenario] or list(SCENARIOS)
+    names = arguments.scenario or [*BY_NAME, vm_two_nodes.NAME]
+    scenarios = [BY_NAME[name] for name in names if name in BY_NAME]
     try:
         check_needs()
-        build(cache := default_cache(), {scenario.setup.kernel for scenario in scenarios})
+        build(cache := default_cache(), {KERNEL, *(scenario.setup.kernel for scenario in scenarios)})
     except NeedNotMet as error:
         print(f"vm: {error}", file=sys.stderr)
         return 2
     arguments.state.mkdir(parents=True, exist_ok=True)
-    remaining = [scenario for scenario in scenarios if not _is_judged(scenario, arguments.state)]
+    remaining = [scenario for scenario in scenarios if not _is_judged(scenario.name, arguments.state)]
     for setup, of_setup in groupby(remaining, key=lambda scenario: scenario.setup):
         _run_pair(setup, list(of_setup), cache, arguments.state)
-    return max(_status_of(scenario, arguments.state) for scenario in scenarios)
+    if vm_two_nodes.NAME in names and not _is_judged(vm_two_nodes.NAME, arguments.state):
+        _run_two_nodes(cache, arguments.state)
+    return max(_status_of(name, arguments.state) for name in names)
 
 
 def _terminate(number: int, _: object) -> None:
@@ -79,19 +84,19 @@ def _terminate(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def _path(scenario: Scenario, state: Path) -> Path:
-    return state / f"{scenario.name}.json"
+def _path(name: str, state: Path) -> Path:
+    return state / f"{name}.json"
 
 
-def _is_judged(scenario: Scenario, state: Path) -> bool:
-    if known := _path(scenario, state).exists():
-        print(f"vm: {scenario.name}: judged already")
+def _is_judged(name: str, state: Path) -> bool:
+    if known := _path(name, state).exists():
+        print(f"vm: {name}: judged already")
     return known
 
 
-def _status_of(scenario: Scenario, state: Path) -> int:
+def _status_of(name: str, state: Path) -> int:
     """A scenario that could not be run is none that held."""
-    path = _path(scenario, state)
+    path = _path(name, state)
     return int(not path.exists() or json.loads(path.read_text())["failed"])
 
 
@@ -106,6 +111,13 @@ def _run_pair(setup: Setup, scenarios: Sequence[Scenario], cache: Cache, state: 
                 pair.settle(settle_s)
                 _judge(pair, scenario, state)
                 settle_s = RECOVER_S
+    except MachineError as error:
+        print(f"vm: {error}", flush=True)
+
+
+def _run_two_nodes(cache: Cache, state: Path) -> None:
+    try:
+        vm_two_nodes.run(cache, state)
     except MachineError as error:
         print(f"vm: {error}", flush=True)
 
@@ -125,14 +137,14 @@ def _judge(pair: Pair, scenario: Scenario, state: Path) -> None:
     result = {
         "scenario": scenario.name,
         "failed": failed,
-        "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "when": vm_two_nodes.now(),
         "versions": {name: pair.node.run(command).strip() for name, command in VERSIONS.items()},
         "tallies": [each.as_dict() for each in tallies],
         "widths_ns": widths_ns,
         "disturbances": [each._asdict() for each in run.disturbances],
         "pieces": run.pieces,
     }
-    _path(scenario, state).write_text(json.dumps(result, indent=1))
+    _path(scenario.name, state).write_text(json.dumps(result, indent=1))
 
 
 def _more_files(pair: Pair) -> dict[str, str]:
@@ -174,7 +186,13 @@ def report(run: Run) -> str:
     text = [line for each in tallies_of(run) for line in lines(each)]
     for each in run.disturbances:
         span_ms = (each.latest - each.earliest) / run.ticks_per_ns / 1e6
-        text.append(f"  {each.what}: within {span_ms:.0f} ms")
+        text.append(
+            f"  {each.what}: " + (f"within {span_ms:.0f} ms" if math.isfinite(span_ms) else "at an end of the log")
+        )
+    if run.boundary_errors:
+        text.append(
+            f"  boundary clock off by {max(abs(each.error_ns) for each in run.boundary_errors) / 1e3:.1f} us at most"
+        )
     return "\n".join(text + miss_lines(run.moments, run.disturbances, reach_ticks))
 
 
