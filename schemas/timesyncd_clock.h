@@ -144,7 +144,8 @@ enum {
     X(NO_GRANDMASTER, 33)                                                                                      \
     X(VM_MIGRATED, 34) X(SUSPENDED, 35) X(IMPLAUSIBLE, 36) X(NO_ANNOUNCE, 37)                                  \
     X(PATH_CHANGED, 38) X(GRANDMASTER_CHANGED, 39) X(FOLLOWS_PHC, 40) X(REFCLOCK_NOT_DECLARED, 41)             \
-    X(STEERING_LIMIT_UNKNOWN, 42) X(PHC_SECONDS_DIFFER, 43) X(TWO_PORTS_FOLLOW, 44) X(ANNOUNCE_CONTRADICTED, 45)
+    X(STEERING_LIMIT_UNKNOWN, 42) X(PHC_SECONDS_DIFFER, 43) X(TWO_PORTS_FOLLOW, 44) X(ANNOUNCE_CONTRADICTED, 45)   \
+    X(PHC_READ_APART, 46)
 
 /* From here on nothing depends on the version. */
 

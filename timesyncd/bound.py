@@ -108,6 +108,7 @@ class Reason(IntEnum):
     PHC_SECONDS_DIFFER = 43
     TWO_PORTS_FOLLOW = 44
     ANNOUNCE_CONTRADICTED = 45
+    PHC_READ_APART = 46
 
     @property
     def text(self) -> str:
@@ -137,7 +138,7 @@ _REASON_TEXTS = {
     Reason.PARENT_CHANGED: "the PTP parent changed",
     Reason.STALE: "no fresh sample; the bound grows",
     Reason.EXPIRED: "no fresh sample for too long",
-    Reason.PHC_NOT_MEASURED: "only the PHC is measured: add a phc source, which measures the system clock against it",
+    Reason.PHC_NOT_MEASURED: "only the PHC is measured: set the ptp4l source's phc, and let the daemon read /dev/ptpN",
     Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN: "boundary clock error unknown: set boundary_clock_error_ns",
     Reason.ARBITRARY_TIMESCALE: "the grandmaster announces an arbitrary timescale",
     Reason.UTC_OFFSET_UNKNOWN: "the grandmaster announces no valid, traceable UTC offset",
@@ -168,6 +169,7 @@ _REASON_TEXTS = {
     Reason.REFCLOCK_NOT_DECLARED: "chronyd follows a reference clock that its source does not declare (refclocks)",
     Reason.PHC_SECONDS_DIFFER: "system clock and PHC are apart by seconds that no timescale explains: one is wrong",
     Reason.TWO_PORTS_FOLLOW: "two ports of ptp4l follow a parent: of which one an offset is, is unknown",
+    Reason.PHC_READ_APART: "the PHC is not read at each Sync, so what its servo does is unknown: set the ptp4l source's phc",
     Reason.ANNOUNCE_CONTRADICTED: "the grandmaster's own report contradicts its Announce messages",
     Reason.NO_ANNOUNCE: "no Announce names the grandmaster: a change of the master cannot be detected",
     Reason.STEERING_LIMIT_UNKNOWN: "neither the PHC's frequency nor its limit can be read, so its servo may move it by anything",

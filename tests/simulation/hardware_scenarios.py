@@ -77,8 +77,7 @@ WARM = OscillatorSpec(
     offset_ppb=50_000, ramp_ppb_per_s=4, ramp_from_s=200, ramp_until_s=500, sine_ppb=300, sine_period_s=240
 )
 READABLE = CardSpec(frequency_readable=True)
-APART = CardSpec(read_at_sync=False)
-APART_READABLE = CardSpec(read_at_sync=False, frequency_readable=True)
+APART = CardSpec(read_at_sync=False, frequency_readable=True)
 WIDE = CardSpec(width_ns=(5_000, 25_000))
 FAST_CARD = CardSpec(max_adj_ppb=10**9)
 SLOW_CARD = CardSpec(max_adj_ppb=32_000_000)
@@ -136,17 +135,7 @@ KEEPING_HARDWARE = [
         sync_interval_s=0.125,
         seconds=300,
     ),
-    HardwareScenario("hw: read apart", card=APART, given_share=0.0),
-    HardwareScenario("hw: read apart, readable", card=APART_READABLE),
-    HardwareScenario("hw: read apart, reroutes", card=APART_READABLE, path=REROUTES),
-    HardwareScenario("hw: read apart, unreadable, reroutes", card=APART, path=REROUTES, given_share=0.0),
-    HardwareScenario("hw: read apart, chronyd", card=APART_READABLE, discipline=Discipline.CHRONYD, wrong_ns=2_000_000),
-    HardwareScenario(
-        "hw: read apart, no Sync at times",
-        card=APART,
-        path=PathSpec(sync_outage_every_s=60, sync_outage_s=15),
-        given_share=0.0,
-    ),
+    HardwareScenario("hw: read apart", card=APART, path=SLOW, given_share=0.0),
     HardwareScenario(
         "hw: negative path delays, chronyd slews",
         card=CardSpec(max_adj_ppb=500_000, read_after_s=(0.01, 0.1)),
@@ -172,15 +161,6 @@ KEEPING_HARDWARE = [
         sync_interval_s=0.25,
         seconds=200,
         step_threshold_ns=20_000,
-    ),
-    HardwareScenario(
-        "hw: ptp4l steps for a queue, read apart",
-        card=APART_READABLE,
-        path=PathSpec(10_000, 1_000, queue_share=0.05, queue_ns=26_000),
-        sync_interval_s=0.5,
-        seconds=200,
-        step_threshold_ns=20_000,
-        given_share=0.0,
     ),
     HardwareScenario("hw: old ptp4l without counters", counters_served=False, path=REROUTES),
     HardwareScenario("hw: grandmaster in holdover", grandmaster=GrandmasterSpec(loses_reference_s=200, drift_ppb=0.8)),
@@ -209,12 +189,6 @@ BREAKING_HARDWARE = [
     HardwareScenario(
         "hw: grandmaster steps, no Sync after", False, grandmaster=GrandmasterSpec(steps_s=(200.0,), step_ns=20_000_000),
         path=PathSpec(sync_ends_at_s=201.0), seconds=300,
-    ),
-    HardwareScenario("hw: grandmaster steps, read apart", False, grandmaster=STEPS, card=APART),
-    HardwareScenario("hw: grandmaster steps, read apart, readable", False, grandmaster=STEPS, card=APART_READABLE),
-    HardwareScenario(
-        "hw: grandmaster steps, read apart, no Sync after", False, grandmaster=GrandmasterSpec(steps_s=(200.0,), step_ns=20_000_000),
-        path=PathSpec(sync_ends_at_s=201.0), seconds=300, card=APART_READABLE
     ),
 ]  # fmt: skip
 

@@ -10,9 +10,13 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hardware_judging import judged_hardware
-from hardware_scenarios import BREAKING_HARDWARE, KEEPING_HARDWARE, HardwareScenario
+from hardware_chain import PHC, PTP, HardwareChain
+from hardware_judging import SETTINGS, judged_hardware
+from hardware_scenarios import BREAKING_HARDWARE, HARDWARE_BY_NAME, KEEPING_HARDWARE, HardwareScenario
 from judging import Judgement
+
+from timesyncd.bound import Reason
+from timesyncd.model.ensemble import Ensemble
 
 SEEDS = range(2)
 
@@ -46,3 +50,14 @@ def test_a_step_of_the_grandmaster_shows_with_its_first_sync_on_hardware_too(sce
     worst = {each.seed: (each.gm_hard.worst, each.between.worst) for each in judgements(scenario)}
 
     assert {seed: ratios for seed, ratios in worst.items() if max(ratios) > 1} == {}
+
+
+def test_a_phc_that_is_read_apart_from_the_syncs_gives_no_bound() -> None:
+    """Its servo follows a path that changes slowly, which shows in no offset: a reading once a second cannot bound that."""
+    ensemble = Ensemble({PTP: SETTINGS, PHC: SETTINGS})
+    instants = HardwareChain(HARDWARE_BY_NAME["hw: read apart"], 0, seconds=120).instants()
+    bounds = [ensemble.accept(reading).bound for instant in instants for reading in instant.readings]
+    given = [bound for bound in bounds if bound is not None]
+
+    assert {bound.gm_hard.bound_ns for bound in given} == {None}
+    assert given[-1].gm_hard.reason is Reason.PHC_READ_APART

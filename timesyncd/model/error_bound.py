@@ -214,6 +214,9 @@ def system_clock_bound(
     if age_ns is None or link.growth_ppb is None:
         unknown = unbounded(Reason.STEERING_LIMIT_UNKNOWN)
         return parent._replace(bound=unknown, statistical=unknown)
+    if parent.frequency_ppb is None:
+        apart = unbounded(Reason.PHC_READ_APART)
+        return parent._replace(bound=apart, statistical=apart)
     later_ns = at_ns - parent.as_of_ns
     hard, stat = _grown(parent.bound, later_ns), _grown(parent.statistical, later_ns)
     grown_ns = (hard.bound_ns or 0) - (parent.bound.bound_ns or 0)
