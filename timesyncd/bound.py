@@ -371,14 +371,17 @@ def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_af
 def published(bound: ErrorBound, boottime_ns: int, frequency_ppb: int | None, reading: RawReading | None) -> ErrorBound:
     """
     The bound as a reader gets it that measures the steering since: `frequency_ppb` and `reading` are of now. A program that
-    began to slew the clock since the frequency was read has moved it by the difference at most.
+    began to slew the clock since the bound's frequency was read has moved it by the difference at most.
+
+    The growth of a bound without a frequency allows for all steering, so a measurement by the frequency of now only adds to it.
     """
-    if bound.frequency_ppb is None or frequency_ppb is None or reading is None:
+    if frequency_ppb is None or reading is None:
         return bound if bound.publication is None else replace(bound, publication=None)
-    changed_ppb = abs(frequency_ppb - bound.frequency_ppb)
-    unseen_ns = growth_ns(changed_ppb, max(0, boottime_ns - bound.frequency_at_ns))
+    known_ppb = frequency_ppb if bound.frequency_ppb is None else bound.frequency_ppb
+    unseen_ns = growth_ns(abs(frequency_ppb - known_ppb), max(0, boottime_ns - bound.frequency_at_ns))
     mono_minus_raw_ns = reading.monotonic_ns - reading.before_ns
-    return replace(bound, publication=Publication(reading.before_ns, mono_minus_raw_ns, reading.width_ns, unseen_ns))
+    publication = Publication(reading.before_ns, mono_minus_raw_ns, reading.width_ns, unseen_ns)
+    return replace(bound, frequency_ppb=known_ppb, publication=publication)
 
 
 def steered_ns(bound: ErrorBound, reading: RawReading) -> int | None:

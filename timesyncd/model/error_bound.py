@@ -291,7 +291,7 @@ def _measurable_steering_ppb(parent: ParentBound, sample: ClockSample) -> int:
     a PHC that is read apart from the Syncs, that part is of the PHC's servo, too, and remains.
     """
     is_of_system_clock = sample.clock == "realtime" or parent.of_system_clock
-    is_since = parent.frequency_at_ns <= parent.as_of_ns
+    is_since = parent.frequency_ppb is not None and parent.frequency_at_ns <= parent.as_of_ns
     return parent.rates.get(Rate.STEERING, 0) if is_of_system_clock and is_since else 0
 
 

@@ -157,14 +157,23 @@ def test_a_program_that_slews_before_the_publication_counts() -> None:
     assert steered_ns(found, RawReading(0, 0, 0)) == 50_000 + 1
 
 
-@pytest.mark.parametrize("frequencies_ppb", [(None, 0), (0, None)])
-def test_without_a_frequency_nothing_is_measured(frequencies_ppb: tuple[int | None, int | None]) -> None:
+def test_without_a_frequency_nothing_is_measured() -> None:
     """The growth then allows for all that a servo may do."""
-    then_ppb, now_ppb = frequencies_ppb
-    found = published(good_bound(frequency_ppb=then_ppb), BOOT_NS, now_ppb, RawReading(0, 0, 0))
+    found = published(good_bound(frequency_ppb=0), BOOT_NS, None, RawReading(0, 0, 0))
 
     assert found.publication is None
     assert steered_ns(found, RawReading(0, 5_000_000, 0)) is None
+
+
+def test_a_bound_that_knows_no_frequency_is_measured_from_its_publication_on() -> None:
+    """As that of an NTP daemon, whose growth allows for its slews: what it does after the publication comes on top."""
+    bound = good_bound(frequency_ppb=None, frequency_at_ns=0)
+    found = published(bound, BOOT_NS, 5_000_000, RawReading(0, 0, 0))
+
+    assert found.frequency_ppb == 5_000_000
+    assert found.publication == Publication(0, 0, 0, unseen_ns=0)
+    assert steered_ns(found, RawReading(NS_PER_S, NS_PER_S + 5_000_000, NS_PER_S)) == 1
+    assert steered_ns(found, RawReading(NS_PER_S, NS_PER_S, NS_PER_S)) == 5_000_000 + 1
 
 
 def test_a_pause_between_the_clocks_hides_no_slew() -> None:
