@@ -10,7 +10,7 @@ from timesyncd.findings.leap import kernel_leap_text
 from timesyncd.findings.steering import unknown_discipline
 from timesyncd.messages.node import NodeState
 from timesyncd.model.assumptions import Assumption, Refutation
-from timesyncd.model.ensemble import SharedCause
+from timesyncd.model.independence import SharedCause
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import (
     ClockSample,

@@ -4,10 +4,8 @@ Selects the sources to believe, and computes the node's bound from their samples
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from timesyncd.bound import ClockStatus, ErrorBound, Reason, growth_ns
@@ -35,21 +33,17 @@ from timesyncd.model.error_bound import (
     without_utc,
 )
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
+from timesyncd.model.independence import SharedCause, grouped, shared_ptp_cause
 from timesyncd.model.leap import Leap, LeapTable, LeapWatch, is_around_month_end
 from timesyncd.model.oscillator import Drift
 from timesyncd.model.phc import PhcLink, PhcMemory, SyncCrossing
+from timesyncd.model.polled_grandmasters import PolledGrandmaster, PolledGrandmasters
 from timesyncd.model.selection import Agreement, Claim, agree
 from timesyncd.model.source import CarriedSync, Coasting, ParentBound, SourceMemory
 from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
 
 #: The programs that steer CLOCK_REALTIME and never slew an NTP daemon's offset away, as the kernel driver names them.
 PTP_STEERERS = frozenset({"phc2sys", "ptp4l"})
-
-#: The measured clock where ptp4l does not report which PHC it is.
-UNNAMED_PHC = "phc"
-
-#: Where two daemons poll a grandmaster, one of them counts until its last poll is older than the other's by this.
-POLLER_LOST_NS = 60_000_000_000
 
 
 class EnsembleUpdate(NamedTuple):
@@ -63,28 +57,6 @@ class EnsembleUpdate(NamedTuple):
     bound: ErrorBound | None
     phase_jump_ns: int | None = None
     source_bound: ErrorBound | None = None
-
-
-class SharedCause(StrEnum):
-    """Why two sources count as wrong together: the same clock is behind both, or none declares them independent."""
-
-    NOT_DECLARED = "not_declared"
-    SAME_GRANDMASTER = "same_grandmaster"
-    SAME_PARENT = "same_parent"
-    SAME_PHC = "same_phc"
-    SAME_REFERENCE = "same_reference"
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownGrandmaster:
-    """
-    A grandmaster with a poller: the clock identities that it announces, the newest verdict, and the newest
-    invalidation.
-    """
-
-    identities: frozenset[str]
-    verdict: GrandmasterVerdict
-    invalidation: Invalidation | None
 
 
 class Ensemble:
@@ -111,7 +83,7 @@ class Ensemble:
         self._claims: dict[str, Claim] = {}
         self._ntp: dict[str, UtcSample] = {}
         self._apart: dict[str, set[frozenset[str]]] = {}
-        self._grandmasters: dict[str, _KnownGrandmaster] = {}
+        self._grandmasters = PolledGrandmasters()
         self._boundary_clocks = BoundaryClockWatch()
         self._rates_apart = Confirmations()
         self._vm_disruptions: int | None = None
@@ -134,7 +106,7 @@ class Ensemble:
 
     def _accept_clock_sample(self, reading: ClockSample) -> EnsembleUpdate:
         memory, known = self._memories[reading.source], self._bounds.get(reading.source)
-        if any(reading.as_of_ns < _invalid_before_ns(grandmaster) for grandmaster in self._grandmasters_of(reading)):
+        if any(reading.as_of_ns < each.invalid_before_ns for each in self._grandmasters.followed_by(reading)):
             return EnsembleUpdate(None)
         last = memory.newest or known
         if last and _change(last, reading):
@@ -238,10 +210,10 @@ class Ensemble:
     def _source_bound(self, source: str) -> ErrorBound:
         """The bound by the newest sample of this source alone."""
         sample, settings = self._samples[source], self._settings_of(self._samples[source])
-        grandmasters = self._grandmasters_of(sample)
+        grandmasters = self._grandmasters.followed_by(sample)
         parent = system_clock_bound(self._parents[source], sample, settings.source, self._phc_links.get(sample.clock))
         verdict = grandmasters[0].verdict if grandmasters else None
-        boundary_clock = self._polled_boundary_clock(sample)
+        boundary_clock = self._grandmasters.boundary_clock_of(sample)
         parent_verdict = boundary_clock[1].verdict if boundary_clock else None
         bound = without_implausible(error_bound(sample, parent, settings, verdict, parent_verdict))
         if source in self._stale_offsets:
@@ -345,7 +317,7 @@ class Ensemble:
         if all(self._bounds[name] is bound for name in claims):
             self.agreement = None
             return bound
-        groups = self._groups(list(claims))
+        groups = grouped(list(claims), self.shared_cause)
         apart = [pair for pairs in self._apart.values() for pair in pairs if pair <= claims.keys()]
         agreement = agree(claims, boottime_ns, groups, apart)
         dependent = tuple(groups[0][1:]) if self._bounds[groups[0][0]] is bound else ()
@@ -359,18 +331,6 @@ class Ensemble:
             self.agreement = agreement._replace(narrowed_by=others)
         return published
 
-    def _groups(self, names: Sequence[str]) -> list[list[str]]:
-        """
-        The sources in groups: between two groups all are independent of each other; within one they may share a cause
-        of error.
-        """
-        groups: list[list[str]] = []
-        for name in names:
-            joined = [group for group in groups if any(self.shared_cause(name, other) for other in group)]
-            groups = [group for group in groups if group not in joined]
-            groups.append(sorted([name, *(each for group in joined for each in group)], key=names.index))
-        return sorted(groups, key=lambda group: names.index(group[0]))
-
     def shared_cause(self, one: str, other: str) -> SharedCause | None:
         """
         Why an error of the one source may be the other's, too; None: they are independent, by the configuration, and
@@ -380,7 +340,7 @@ class Ensemble:
             return SharedCause.NOT_DECLARED
         both_ptp, both_ntp = self._samples.keys() >= {one, other}, self._ntp.keys() >= {one, other}
         if both_ptp:
-            return _shared_ptp(self._samples[one], self._samples[other])
+            return shared_ptp_cause(self._samples[one], self._samples[other])
         if both_ntp and self._ntp[one].reference == self._ntp[other].reference:
             return SharedCause.SAME_REFERENCE
         return None
@@ -494,17 +454,15 @@ class Ensemble:
         Returns the bound that the segment must contain from now on: where the deciding source follows this grandmaster,
         and its bound is no longer valid, or was too narrow against UTC.
         """
-        known = self._grandmasters.get(name)
-        if known and not _takes_over(verdict, known.verdict):
+        taken = self._grandmasters.take(name, identities, verdict, boottime_ns)
+        if taken is None:
             return None
-        invalidation = _newest_invalidation(known, verdict.invalidation, boottime_ns)
-        grandmaster = self._grandmasters[name] = _KnownGrandmaster(frozenset(identities), verdict, invalidation)
-        affected = grandmaster.identities | known.identities if known else grandmaster.identities
+        grandmaster, affected = taken
         deciding = self.deciding_bound(boottime_ns)
         changed, others = None, False
         for source in self._settings:
             last = self._bounds.get(source)
-            new = self._invalidated(source, affected, invalidation) or self._widened(source, grandmaster)
+            new = self._invalidated(source, affected, grandmaster.invalidation) or self._widened(source, grandmaster)
             if last is deciding and last is not None:
                 changed = new
             else:
@@ -515,26 +473,12 @@ class Ensemble:
         affected_bound = changed or (deciding if others and self.agreement is not None else None)
         return None if affected_bound is None else self._published(affected_bound, boottime_ns)
 
-    def _grandmasters_of(self, sample: ClockSample) -> list[_KnownGrandmaster]:
-        """
-        More than one where two grandmasters announce one identity, as after an exchange of modules: the wider bound
-        counts.
-        """
-        if not self._grandmasters:
-            return []
-        return [known for known in self._grandmasters.values() if sample.grandmaster_identity in known.identities]
-
-    def _polled_boundary_clock(self, sample: ClockSample) -> tuple[str, _KnownGrandmaster] | None:
-        """The poller's name and verdict of the boundary clock that this source follows."""
-        if sample.parent_identity == sample.grandmaster_identity:
-            return None
-        named = self._grandmasters.items()
-        return next(((name, known) for name, known in named if sample.parent_identity in known.identities), None)
-
     def locked_boundary_clock(self, source: str, boottime_ns: int) -> str | None:
         """The only boundary clock between this source and its grandmaster, where its poller knows that it is locked."""
         sample = self._samples.get(source)
-        polled = self._polled_boundary_clock(sample) if sample is not None and sample.steps_removed == 2 else None
+        polled = None
+        if sample is not None and sample.steps_removed == 2:
+            polled = self._grandmasters.boundary_clock_of(sample)
         if polled is None or polled[1].verdict.holdover_left_ns is not None:
             return None
         return None if polled[1].verdict.utc_at(boottime_ns).bound_ns is None else polled[0]
@@ -548,7 +492,7 @@ class Ensemble:
             return None
         return self._drop(source, invalidation.reason).bound if newest.as_of_ns < invalidation.before_ns else None
 
-    def _widened(self, source: str, polled: _KnownGrandmaster) -> ErrorBound | None:
+    def _widened(self, source: str, polled: PolledGrandmaster) -> ErrorBound | None:
         """
         The source's bound with the newest verdict of its grandmaster or boundary clock, where that is wider. A boundary clock
         that is locked again was off when the sample in hand was measured.
@@ -574,7 +518,7 @@ class Ensemble:
         )
         return bound
 
-    def _widened_against_utc(self, source: str, grandmaster: _KnownGrandmaster) -> ErrorBound | None:
+    def _widened_against_utc(self, source: str, grandmaster: PolledGrandmaster) -> ErrorBound | None:
         """
         The source's bound with this grandmaster's newest verdict, where that is wider; a verdict alone never narrows a
         bound.
@@ -656,17 +600,6 @@ class Ensemble:
         return EnsembleUpdate(invalidated(last, reason, ClockStatus.DISRUPTED))
 
 
-def _shared_ptp(one: ClockSample, other: ClockSample) -> SharedCause | None:
-    """Two unknown identities may be one clock's."""
-    if one.grandmaster_identity is None or one.grandmaster_identity == other.grandmaster_identity:
-        return SharedCause.SAME_GRANDMASTER
-    if one.parent_identity is None or one.parent_identity == other.parent_identity:
-        return SharedCause.SAME_PARENT
-    clocks = {one.clock, other.clock}
-    is_one_phc = "realtime" not in clocks and (len(clocks) == 1 or UNNAMED_PHC in clocks)
-    return SharedCause.SAME_PHC if is_one_phc else None
-
-
 def _change(last: ClockSample | ErrorBound, new: ClockSample) -> Reason | None:
     """What the source follows now that it did not follow before."""
     if last.parent_identity != new.parent_identity:
@@ -697,23 +630,3 @@ def _is_known(bound: ErrorBound, boottime_ns: int) -> bool:
 
 def _is_valid(bound: ErrorBound, boottime_ns: int) -> bool:
     return boottime_ns - bound.as_of_ns < bound.void_after_ns
-
-
-def _takes_over(new: GrandmasterVerdict, known: GrandmasterVerdict) -> bool:
-    """Two pollers date an event by their own polls: switching between them would invalidate twice."""
-    return new.poller == known.poller or new.as_of_ns - known.as_of_ns > POLLER_LOST_NS
-
-
-def _newest_invalidation(
-    known: _KnownGrandmaster | None, received: Invalidation | None, boottime_ns: int
-) -> Invalidation | None:
-    """An event that is reported again keeps its first date; no date lies in the future."""
-    before = known.invalidation if known else None
-    if received is None or (before and before.event == received.event):
-        return before
-    received = replace(received, before_ns=min(received.before_ns, boottime_ns))
-    return received if before is None or received.before_ns > before.before_ns else before
-
-
-def _invalid_before_ns(grandmaster: _KnownGrandmaster) -> float:
-    return grandmaster.invalidation.before_ns if grandmaster.invalidation else -math.inf

@@ -24,7 +24,7 @@ from timesyncd.findings.node import (
 )
 from timesyncd.messages.node import NodeState, SourceState
 from timesyncd.model.assumptions import Assumption, Refutation
-from timesyncd.model.ensemble import SharedCause
+from timesyncd.model.independence import SharedCause
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import KernelSample, NoSample, NoSampleCause, NtpSource, PhcSample, UtcOrigin, UtcSample
 
