@@ -21,8 +21,10 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from timesyncd.client import Job
+from timesyncd.errors import SyncError
 from timesyncd.training.policy.policies import FedAvg
 from timesyncd.training.policy.selsync import SelSync, Voter
 from timesyncd.training.torch.actions import replica_tensors
@@ -267,6 +269,67 @@ def conserved(folder: Path) -> Facts:
     return {"off": off, "apart": apart, "closed": run.hashed()}
 
 
+def shared(folder: Path) -> Facts:
+    """Within an interval, the mean of the replicas and of a moving average of each; then training continues as if nothing had happened."""
+    facts: Facts = {}
+    schedules: dict[str, Callable[[int], bool]] = {"local_sgd(h=4)": every(4), "bsp": lambda step: False}
+    for policy, when in schedules.items():
+        ranks = dist.get_world_size()
+        alone, run = Alone(normalized, momentum, ranks), Run(policy, folder, normalized, momentum)
+        ema, emas = moving_average(run.ddp.module), [moving_average(module) for module in alone.modules]
+        for step in range(10):
+            run.train(step, step + 1)
+            ema.update_parameters(run.ddp.module)
+            alone.backward(step)
+            if policy == "bsp":
+                alone.average_gradients()
+            alone.update()
+            if when(step):
+                alone.average()
+            for module, moving in zip(alone.modules, emas, strict=True):
+                moving.update_parameters(module)
+        own, sent = run.hashed(), run.sync.report().sent_bytes
+        with run.sync.averaged(ema):
+            expected = [mean_of(alone.modules), mean_of(emas)]
+            found = [list(run.ddp.parameters()), list(ema.parameters())]
+            off = max(
+                float((a - b).detach().abs().max())
+                for f, e in zip(found, expected, strict=True)
+                for a, b in zip(f, e, strict=True)
+            )
+            inside = [replica_hash(run.ddp.parameters()), replica_hash(ema.parameters())]
+            error = update_error(run.optimizer)
+        facts[policy] = {"off": off, "inside": inside, "is_own": run.hashed() == own, "error": error, "own": own}
+        run.train(10, STEPS)
+        if policy != "bsp":
+            for step in range(10, STEPS):
+                alone.backward(step)
+                alone.update()
+                if when(step):
+                    alone.average()
+            facts[policy]["later"] = run.off(alone)
+        facts[policy]["sent"] = run.sync.report().sent_bytes - sent
+        run.close()
+    return facts
+
+
+def moving_average(module: nn.Module) -> Any:
+    averaging: Any = get_ema_multi_avg_fn
+    return AveragedModel(module, multi_avg_fn=averaging(0.5), use_buffers=True)
+
+
+def mean_of(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
+    return [torch.stack(list(each)).mean(0) for each in zip(*(module.parameters() for module in modules), strict=True)]
+
+
+def update_error(optimizer: torch.optim.Optimizer) -> str:
+    try:
+        optimizer.step()
+    except SyncError as error:
+        return str(error)
+    return ""
+
+
 RESUMED = [
     "bsp", "accumulate(k=4)", "local_sgd(h=8, delay=5)", "local_sgd(h=8, delay=5) + fp16", "selsync(quantile=0.6, late=2)",
     "selsync(delta=0.04, late=2, aggregate=gradients)", "fedavg(c=0.5, e=0.5)", "bsp + topk(ratio=0.25)", "local_sgd(h=4) + topk(ratio=0.25)",
@@ -352,7 +415,19 @@ def shards(replica: Sequence[torch.Tensor], place: int) -> list[torch.Tensor]:
 
 SCENES = {
     scene.__name__: scene
-    for scene in (numbers, selsync, modules, switched, momentum_united, gathered, conserved, saved, resumed, mesh)
+    for scene in (
+        numbers,
+        selsync,
+        modules,
+        switched,
+        momentum_united,
+        gathered,
+        conserved,
+        shared,
+        saved,
+        resumed,
+        mesh,
+    )
 }
 
 

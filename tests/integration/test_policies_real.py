@@ -39,6 +39,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Results:
         "momentum_united",
         "gathered",
         "conserved",
+        "shared",
     )
 
 
@@ -169,6 +170,17 @@ def test_an_averaging_in_the_background_loses_nothing(two: Results) -> None:
     assert max(rank["off"] for rank in ranks) < ROUNDING
     assert ranks[0]["apart"] != ranks[1]["apart"]
     assert_same(ranks, "closed")
+
+
+def test_the_mean_is_there_for_an_evaluation(two: Results) -> None:
+    """Also that of a moving average; then each rank has its own replica again. Under BSP all have it already."""
+    for policy, ranks in of_each(two, "shared"):
+        assert_same(ranks, "inside")
+        assert max(rank["off"] for rank in ranks) < ROUNDING, policy
+        assert all(rank["is_own"] and rank["error"].startswith("an update inside averaged()") for rank in ranks)
+    local, bsp = (two[0]["shared"][policy] for policy in ("local_sgd(h=4)", "bsp"))
+    assert local["later"] < ROUNDING and local["own"] not in local["inside"]
+    assert bsp["own"] == bsp["inside"][0]
 
 
 def test_a_restart_continues_to_the_same_bits(tmp_path: Path) -> None:

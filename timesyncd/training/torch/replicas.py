@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -149,6 +150,24 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         if isinstance(value, torch.Tensor) and value.is_floating_point() and name != "step"
         if value.numel() > 1 or value.shape == parameter.shape
     ]
+
+
+def averageable(module: torch.nn.Module) -> list[torch.Tensor]:
+    """The module's parameters, and its buffers that are no counts."""
+    return [*module.parameters(), *(buffer for buffer in module.buffers() if local_shard(buffer).is_floating_point())]
+
+
+@contextmanager
+def mean_in_place(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> Iterator[None]:
+    """Inside `with` the tensors have their mean over the ranks; after it, their own values again."""
+    shards = [local_shard(tensor) for tensor in tensors]
+    own = [tensor.clone() for tensor in shards]
+    try:
+        Averaging(tensors, DenseReducer(group)).average()
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(shards, own)
 
 
 class OptimizerStateMismatch(SyncError):

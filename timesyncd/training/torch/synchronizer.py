@@ -6,7 +6,6 @@ report of what it did.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import math
 import time
@@ -31,7 +30,7 @@ from timesyncd.training.compression import compression_hook, compressor
 from timesyncd.training.policy.auto import Auto, Controller
 from timesyncd.training.policy.groups import Levels
 from timesyncd.training.policy.policies import ChangeReason, Decision, LocalSGD
-from timesyncd.training.policy.row import Purpose, Row, check_in_step, check_passes
+from timesyncd.training.policy.row import Purpose, Row
 from timesyncd.training.policy.schedule import (
     PolicySchedule,
     changes_interval_only,
@@ -49,15 +48,18 @@ from timesyncd.training.torch.actions import (
     square_norm,
     trainable_parameters,
 )
+from timesyncd.training.torch.agreement import Agreement
 from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, Span, local_gradient
 from timesyncd.training.torch.measurements import Dissimilarity, StepTimer
 from timesyncd.training.torch.notices import Notices
 from timesyncd.training.torch.passes import Passes
-from timesyncd.training.torch.process_groups import group_apart, row_group
+from timesyncd.training.torch.process_groups import collective_errors, group_apart, row_group
 from timesyncd.training.torch.replicas import (
     OptimizerStateMismatch,
     ReplicaCheck,
     average_replicas,
+    averageable,
+    mean_in_place,
     read_together,
 )
 from timesyncd.training.torch.report import Change, Report
@@ -89,7 +91,7 @@ class Synchronizer:
     ) -> None:
         self._job, self._ddp, self._optimizer = job, ddp, optimizer
         rows = row_group()
-        with self._as_sync_error("starting"):
+        with collective_errors("making the group of the averagings", range(rows.size())):
             self._group = group_apart(ddp.process_group, rows)
         self._groups = TwoLevel(levels, ddp.process_group) if levels is not None and len(levels) > 1 else None
         replicas = dist.get_process_group_ranks(ddp.process_group)
@@ -107,11 +109,11 @@ class Synchronizer:
         self._controller: Controller | None = None
         self._changes: list[Change] = []
         self._action = Action()
-        self._begun: int | None = None  #: the step in which the averaging in progress began
         self._is_empty = self._has_stale_scales = False
-        self._has_ended = False
+        self._has_ended = self._is_averaged = self._have_diverged = False
         self._notices = Notices(job.name, job.rank == 0)
         self._passes = Passes(ddp, self._forward)
+        self._agreement = Agreement(self._exchange, self._passes, self._notices)
         self._standstill = Standstill(self._position, lambda: replicas if self._passes.reduces else ())
         self._scalers = ScalerWatch(optimizer, self.skip_update)
         # Registered before the meter's hooks, which end the step: what these do is part of the step.
@@ -172,6 +174,31 @@ class Synchronizer:
         finally:
             self._is_empty = False
 
+    @contextlib.contextmanager
+    def averaged(self, *others: torch.nn.Module) -> Iterator[None]:
+        """
+        Inside `with` the module has the mean of all ranks' parameters, and of buffers that are no counts: evaluate and
+        save it there. After it each rank has its own again, and training goes on as if nothing had happened.
+
+        `others`: modules that follow the replica, such as an exponential moving average (EMA) of it; they are averaged
+        too. Every rank enters in the same step. Where the replicas have always been equal, nothing is sent. It holds two
+        copies of what it averages. Raises SyncError; so does an update of the optimizer inside.
+        """
+        tensors = replica_tensors(self._ddp) if replicas_diverge(self._schedule.strategy.policy) else []
+        if self._have_diverged:
+            tensors += [tensor for module in others for tensor in averageable(module)]
+        with contextlib.ExitStack() as restoring:
+            if tensors:
+                with self._as_sync_error("averaging for an evaluation or a checkpoint"):
+                    self._agreement.confirm(self._schedule.confirmation(Purpose.SHARE))
+                    restoring.enter_context(mean_in_place(tensors, self._group))
+            self._is_averaged = True
+            try:
+                yield
+            finally:
+                self._is_averaged = False
+                self._metered.begin()
+
     def report(self) -> Report:
         schedule = self._schedule
         self._count_sync_spans()
@@ -204,7 +231,7 @@ class Synchronizer:
                 self._exchange.receive(step)
             (losses,) = read_together(self._timer.unread)
             self._notices.measure(self._schedule.step, self._timer.summarize(losses).unfit_ago)
-            self._confirm(self._schedule.last_row())
+            self._agreement.confirm(self._schedule.last_row())
             if replicas_diverge(self._schedule.strategy.policy):
                 with contextlib.suppress(
                     OptimizerStateMismatch
@@ -242,7 +269,8 @@ class Synchronizer:
                 "exchange": self._exchange.state_dict(),
                 "override": self._override.state_dict(),
                 "action": self._action.state_dict(),
-                "begun": self._begun,
+                "begun": self._agreement.begun,
+                "have_diverged": self._have_diverged,
                 "reducer": self._reducer.state_dict(),
                 "voter": None if self._voter is None else self._voter.state_dict(),
                 "controller": None if self._controller is None else self._controller.state_dict(),
@@ -255,7 +283,8 @@ class Synchronizer:
         self._apply(self._schedule.strategy)
         self._exchange.load_state_dict(state["exchange"])
         self._action.load_state_dict(state["action"])
-        self._begun = state["begun"]
+        self._agreement.begun = state["begun"]
+        self._have_diverged |= state["have_diverged"]
         self._reducer.load_state_dict(state["reducer"])
         if self._voter is not None:
             self._voter.load_state_dict(state["voter"])
@@ -278,6 +307,7 @@ class Synchronizer:
     def _apply(self, strategy: Strategy) -> None:
         former, self._schedule.strategy = self._schedule.strategy, strategy
         policy = strategy.policy
+        self._have_diverged |= replicas_diverge(policy)
         if (
             changes_interval_only(former, strategy)
             and isinstance(self._action, AverageParameters)
@@ -321,6 +351,8 @@ class Synchronizer:
                 self._scalers.equalize(self._group)
 
     def _before_update(self, *_: object) -> None:
+        if self._is_averaged:
+            raise SyncError("an update inside averaged(): its parameters are those of all ranks, and it would be lost")
         self._standstill.note()
         self._scalers.updated()
         with self._as_sync_error("checking the rows of the other ranks"):
@@ -332,7 +364,7 @@ class Synchronizer:
             # What a gradient scaler leaves out is infinite by design.
             is_scaled = self._is_empty or getattr(self._optimizer, "found_inf", None) is not None
             squared = None if is_scaled and (self._voter is None or self._is_empty) else square_norm(self._ddp)
-            self._exchange.send(self._complete(self._row(squared)))
+            self._agreement.send(self._row(squared))
         if self._action.before_optimizer:
             self._decide()
             if takes := self._action.takes_gradients_in(self._decision):
@@ -362,7 +394,7 @@ class Synchronizer:
             return False
         with self._synchronizing():
             if self._action.is_due:
-                self._receive_begun()
+                self._agreement.end()
             self._action.after_update(self._decision, self._scale(), self._inner_groups())
         return self._action.replicas_averaged
 
@@ -399,39 +431,22 @@ class Synchronizer:
     def _prepare_change(self, next_strategy: Strategy) -> None:
         with self._as_sync_error("changing the policy"):
             self._finish_action()
-            self._confirm(self._schedule.confirmation(Purpose.CHANGE))
+            self._agreement.confirm(self._schedule.confirmation(Purpose.CHANGE))
             if must_average_replicas(self._schedule.strategy, next_strategy):
                 average_replicas(replica_tensors(self._ddp), self._optimizer, self._group)
 
     def _finish_action(self) -> None:
-        self._receive_begun()
+        self._agreement.end()
         self._action.finish()
-
-    def _receive_begun(self) -> None:
-        """What the ranks confirmed when they began the averaging in progress."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            self._exchange.receive(begun, Purpose.SYNCHRONIZE)
-
-    def _confirm(self, row: Row) -> None:
-        """Nothing is applied before all ranks have confirmed that they are in the same step, for the same purpose."""
-        self._exchange.send(self._complete(row))
-        self._notices.receive(self._exchange.receive(row.step, row.purpose))
-
-    def _complete(self, row: Row) -> Row:
-        return dataclasses.replace(self._passes.complete(row), unfit=self._notices.unfit)
 
     def _confirm_synchronization(self) -> None:
         row = self._schedule.confirmation(Purpose.SYNCHRONIZE)
         if (inner := self._inner_groups()) is not None:
-            rows = [Row.from_words(words) for words in inner.gather(self._complete(row).words(), 0)]
-            check_in_step(rows)
-            check_passes(rows, range(len(rows)))
+            self._agreement.confirm_among(inner, row)
         elif self._action.delay:
-            self._exchange.send(self._complete(row))
-            self._begun = row.step
+            self._agreement.begin(row)
         elif not any(rows[0].step == row.step for rows in self._rows):  # these have confirmed it
-            self._confirm(row)
+            self._agreement.confirm(row)
 
     def _add_wait_for_reduction(self) -> None:
         """From this rank's own last gradient to here, where its stream waits for the reduced ones."""
