@@ -1,7 +1,8 @@
 """
 When to synchronize: policies, the controller that chooses one, averaging, compression and the parameter server.
 
-The names below need torch and are imported when they are first used, so that a daemon can read a policy without torch.
+The names below need torch (two of them also the trainer that they name) and are imported when they are first used, so
+that a daemon can read a policy without torch.
 """
 
 from __future__ import annotations
@@ -10,16 +11,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from timesyncd.training.torch.lightning import LightningPolicy
     from timesyncd.training.torch.report import Change, Report
     from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
     from timesyncd.training.torch.topology_groups import near_ranks
+    from timesyncd.training.torch.transformers import TransformersPolicy
 
-__all__ = ["Change", "Report", "Synchronizer", "near_ranks", "synchronized"]
+__all__ = [
+    "Change",
+    "LightningPolicy",
+    "Report",
+    "Synchronizer",
+    "TransformersPolicy",
+    "near_ranks",
+    "synchronized",
+]
 
 _MODULES = {
     "Change": "timesyncd.training.torch.report",
+    "LightningPolicy": "timesyncd.training.torch.lightning",
     "Report": "timesyncd.training.torch.report",
     "Synchronizer": "timesyncd.training.torch.synchronizer",
+    "TransformersPolicy": "timesyncd.training.torch.transformers",
     "near_ranks": "timesyncd.training.torch.topology_groups",
     "synchronized": "timesyncd.training.torch.synchronizer",
 }

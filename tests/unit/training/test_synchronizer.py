@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -90,3 +91,25 @@ def test_the_averagings_have_a_group_of_their_own(job: Job) -> None:
         own = {sync._group, sync._exchange.group}
         assert ddp.process_group not in own and len(own) == 2
         assert dist.get_process_group_ranks(sync._group) == dist.get_process_group_ranks(ddp.process_group)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("by_name", [False, True])
+def test_an_optimizer_that_gets_a_closure_is_followed(job: Job, by_name: bool) -> None:
+    """The policy acts after the closure has run backward, as Lightning has it: four gradients make one update of their mean."""
+    ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
+    (weight,) = ddp.parameters()
+    before = float(weight.detach())
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = ddp(torch.full((1, 1), float(step + 1))).sum()
+        torch.autograd.backward(loss)
+        return loss
+
+    with synchronized(job, ddp, optimizer, "accumulate(k=4)"):
+        for step in range(4):
+            loss: Any = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+            assert float(loss.detach()) == pytest.approx(before * (step + 1))
+    assert float(weight.detach()) == pytest.approx(before - (1 + 2 + 3 + 4) / 4)

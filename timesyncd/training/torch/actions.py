@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -232,3 +232,22 @@ def square_norm(ddp: DistributedDataParallel) -> torch.Tensor | None:
     norms = torch._foreach_norm(dense) if dense else []
     # In single precision: the square of a half-precision norm may overflow.
     return torch.stack(list(norms)).float().square().sum() if norms else None
+
+
+def with_closure(
+    args: tuple[Any, ...], given: dict[str, Any], after: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """
+    The arguments of an optimizer's `step` with `after` called when the closure has run backward; None: there is no
+    closure. `args`: with the optimizer.
+    """
+    closure = given.get("closure") if "closure" in given else next(iter(args[1:]), None)
+    if closure is None:
+        return None
+
+    def closed() -> Any:
+        loss = closure()
+        after()
+        return loss
+
+    return (args[0], closed, *args[2:]), {name: each for name, each in given.items() if name != "closure"}

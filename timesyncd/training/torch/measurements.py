@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,17 @@ class StepTimer:
     def add_wait(self, begin: Any, end: Any) -> None:
         """This step waited for a synchronization between these moments."""
         self._open.waits.append((begin, end))
+
+    def add_wait_since(self, ready: Any) -> None:
+        """
+        From this rank's own last gradient, a moment or CLOCK_REALTIME ns, to now, where its stream waits for the reduced
+        ones. None: the moment is unknown.
+        """
+        now = self.times.now()
+        if isinstance(ready, int):
+            self.add_wait(now - max(0, time.time_ns() - ready), now)
+        elif ready is not None:
+            self.add_wait(ready, now)
 
     def add_transfer(self, begin: Any, end: Any) -> None:
         """A synchronization took from the one moment to the other."""

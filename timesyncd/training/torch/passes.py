@@ -25,6 +25,7 @@ class Passes:
     """
 
     def __init__(self, ddp: DistributedDataParallel, on_forward: Callable[[], None]) -> None:
+        self._ddp = ddp
         self.reduces = True
         self.count = 0
         self.empty = 0
@@ -33,7 +34,7 @@ class Passes:
         self._wanted = True
         self._of_step = self._of_former = 0
         self._hooks = [
-            ddp.register_forward_pre_hook(self._begin),
+            ddp.register_forward_pre_hook(self.begin),
             ddp.register_forward_hook(self._end, always_call=True),
         ]
 
@@ -60,7 +61,9 @@ class Passes:
         for hook in self._hooks:
             hook.remove()
 
-    def _begin(self, ddp: DistributedDataParallel, inputs: object) -> None:
+    def begin(self, *_: object) -> None:
+        """A forward pass begins."""
+        ddp = self._ddp
         self._wanted = ddp.require_backward_grad_sync
         ddp.require_backward_grad_sync = self._wanted and self.reduces
         if ddp.training and torch.is_grad_enabled():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -47,6 +46,7 @@ from timesyncd.training.torch.actions import (
     replica_tensors,
     square_norm,
     trainable_parameters,
+    with_closure,
 )
 from timesyncd.training.torch.agreement import Agreement
 from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, Span, local_gradient
@@ -110,7 +110,8 @@ class Synchronizer:
         self._changes: list[Change] = []
         self._action = Action()
         self._is_empty = self._has_stale_scales = False
-        self._has_ended = self._is_averaged = self._have_diverged = False
+        self._has_ended = self._have_diverged = False
+        self._averaged = 0  #: number of open contexts
         self._notices = Notices(job.name, job.rank == 0)
         self._passes = Passes(ddp, self._forward)
         self._agreement = Agreement(self._exchange, self._passes, self._notices)
@@ -118,7 +119,7 @@ class Synchronizer:
         self._scalers = ScalerWatch(optimizer, self.skip_update)
         # Registered before the meter's hooks, which end the step: what these do is part of the step.
         self._hooks = [
-            optimizer.register_step_pre_hook(self._before_update),
+            optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_update),
         ]
         whole = job.world_size == self._group.size()
@@ -192,12 +193,16 @@ class Synchronizer:
                 with self._as_sync_error("averaging for an evaluation or a checkpoint"):
                     self._agreement.confirm(self._schedule.confirmation(Purpose.SHARE))
                     restoring.enter_context(mean_in_place(tensors, self._group))
-            self._is_averaged = True
+            self._averaged += 1
             try:
                 yield
             finally:
-                self._is_averaged = False
+                self._averaged -= 1
                 self._metered.begin()
+
+    def begin_forward(self) -> None:
+        """Where the module's forward pass had begun when this was made: it counts as the first."""
+        self._passes.begin()
 
     def report(self) -> Report:
         schedule = self._schedule
@@ -350,15 +355,22 @@ class Synchronizer:
             with self._as_sync_error("giving the scalers one scale"):
                 self._scalers.equalize(self._group)
 
-    def _before_update(self, *_: object) -> None:
-        if self._is_averaged:
+    def _before_step(self, _: object, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, Any] | None:
+        """Before the update; where the optimizer gets a closure, as Lightning gives it, after that has run backward."""
+        wrapped = with_closure(args, given, self._before_update)
+        if wrapped is None:
+            self._before_update()
+        return wrapped
+
+    def _before_update(self) -> None:
+        if self._averaged:
             raise SyncError("an update inside averaged(): its parameters are those of all ranks, and it would be lost")
         self._standstill.note()
         self._scalers.updated()
         with self._as_sync_error("checking the rows of the other ranks"):
             self._exchange.check_arrived()
         if self._action.uses_ddp_reducer:
-            self._add_wait_for_reduction()
+            self._timer.add_wait_since(steps_of(self._job).ready_stamp)
             self._dissimilarity.end_backward()
         if self._schedule.begin_exchange():
             # What a gradient scaler leaves out is infinite by design.
@@ -447,14 +459,6 @@ class Synchronizer:
             self._agreement.begin(row)
         elif not any(rows[0].step == row.step for rows in self._rows):  # these have confirmed it
             self._agreement.confirm(row)
-
-    def _add_wait_for_reduction(self) -> None:
-        """From this rank's own last gradient to here, where its stream waits for the reduced ones."""
-        ready, now = steps_of(self._job).ready_stamp, self._timer.times.now()
-        if isinstance(ready, int):
-            self._timer.add_wait(now - max(0, time.time_ns() - ready), now)
-        elif ready is not None:
-            self._timer.add_wait(ready, now)
 
     def _row(self, squared: torch.Tensor | None) -> Row:
         request_number, requested_policy = self._override.newest(self._job.plan())
@@ -583,11 +587,13 @@ def synchronized(
     this and decide together, so that the parts of a replica that tensor or pipeline parallelism put on other ranks stay
     in the same steps.
 
-    `policy`: text as docs/policies.md describes it. `steps_per_epoch`: only fedavg needs it. `levels`: which ranks of
+    Both may be those that accelerate's `prepare` returned. `policy`: text as docs/policies.md describes it. `steps_per_epoch`: only fedavg needs it. `levels`: which ranks of
     the module's group are near each other (`near_ranks`); near ranks sum first, where nothing is compressed. Raises
     ValueError for an invalid policy, TypeError for a module that is not wrapped in DistributedDataParallel.
     """
     module = getattr(ddp, "_orig_mod", ddp)
     if not isinstance(module, DistributedDataParallel):
         raise TypeError(f"the module is a {type(module).__name__}; wrap it in DistributedDataParallel first")
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # accelerate's wrapper around the optimizer that updates
+        optimizer = getattr(optimizer, "optimizer", optimizer)
     return Synchronizer(job, module, optimizer, parse_collective_policy(policy), steps_per_epoch, levels)
