@@ -14,7 +14,7 @@ from timesyncd.cli._journal import print_error
 from timesyncd.errors import ConfigError, TimesyncdError
 
 COMMANDS = (
-    "run", "check-config", "doctor", "status", "explain", "now", "preflight", "policy", "history", "export", "replay", "merge-traces", "audit", "run-audit", "probe", "record",
+    "run", "check-config", "doctor", "status", "explain", "now", "preflight", "policy", "history", "export", "store", "replay", "merge-traces", "audit", "run-audit", "probe", "record",
     "profile-from-mib", "broker-config", "simulate", "demo", "drivers",
 )  # fmt: skip
 

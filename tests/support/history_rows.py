@@ -17,7 +17,7 @@ MINUTE_NS = 60 * NS_PER_S
 STREAM = 1_700_000_000
 START_NS = 28_333_334 * MINUTE_NS
 SUMMARY = Summary(count=60, minimum=-100, maximum=120, mean=3, p50=2, p99=110)
-TABLES = [tables.outbox, tables.outbox_counter, tables.received, tables.rollup, tables.event]
+TABLES = [tables.outbox, tables.outbox_counter, tables.received, tables.rollup, tables.event, tables.incarnation]
 
 
 def new_engine(url: str = "sqlite://") -> Engine:

@@ -103,6 +103,7 @@ class Daemon:
         self._boundary_clock_errors_ns = {each.name: each.bounds.boundary_clock_error_ns for each in config.source}
         self._grandmaster_memories: dict[str, GrandmasterMemory] = {}
         self._storms: dict[str, int] = {}
+        self._store_damage: list[str] = []
         self._leap_table_read_ns: int | None = None
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -230,6 +231,7 @@ class Daemon:
             outbox=limits,
             on_history=lambda: _call_soon(loop, self._history_waits),
             on_stored=lambda progress: _call_soon(loop, self._history_stored, progress),
+            on_damage=lambda evidence: _call_soon(loop, self._store_damage.append, evidence),
         )
         store.start()
         stack.push_async_callback(asyncio.to_thread, store.stop)
@@ -389,6 +391,7 @@ class Daemon:
             self._report_rejected_alarms()
             self._check_suspend()
             self._restore_runtime_files()
+            self._report_store_damage()
             self._read_leap_table()
             if self._clockbound is not None and self._written_bound is not None:
                 # Its clients' ages stand still in a suspend; only a write makes up for that.
@@ -425,6 +428,12 @@ class Daemon:
             evidence = f"{path} was removed or replaced, and is made again"
             log.warning("%s", evidence)
             self._publisher.add_occurrence("runtime-file-removed", node, evidence)
+
+    def _report_store_damage(self) -> None:
+        """Damage may show before there is anything to publish with."""
+        for evidence in self._store_damage:
+            self._publisher.add_occurrence("store-damaged", self._config.node.name, evidence)
+        self._store_damage.clear()
 
     def _check_suspend(self) -> None:
         before_ns, self._suspended_ns = self._suspended_ns, suspended_ns()

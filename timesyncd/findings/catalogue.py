@@ -344,6 +344,11 @@ CATALOGUE: dict[str, FindingKind] = {
         "the store cannot write the history",
         "free disk space or repair the database; polling and the clock segment continue",
     ),
+    "store-damaged": FindingKind(
+        "critical",
+        "the store's file is damaged: a failing disk, a crashed machine, or somebody truncated or removed a file of it",
+        "check the disk (dmesg, smartctl -a); the damaged file is kept beside the store: remove it when nobody needs it",
+    ),
     "runtime-file-removed": FindingKind(
         "warning",
         "somebody removed or replaced what the daemon serves to training jobs in its runtime folder",

@@ -106,19 +106,40 @@ def identity(location: StoreLocation) -> int:
     The number of the store's inode, which changes when the file is replaced; 0 if there is no file. Always 1 for a
     server, which reports the loss itself.
     """
-    if location.path is None:
-        return 1
+    return 1 if location.path is None else inode_of(location.path)
+
+
+def wal_of(path: Path) -> Path:
+    """The file's write-ahead log."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def shm_of(path: Path) -> Path:
+    """The index of the file's write-ahead log."""
+    return path.with_name(f"{path.name}-shm")
+
+
+def inode_of(path: Path) -> int:
+    """0 if there is no file."""
     try:
-        return location.path.stat().st_ino
+        return path.stat().st_ino
     except OSError:
         return 0
+
+
+#: Exit status of `timesyncd.store.migrate` for a damaged file.
+DAMAGED_STATUS = 3
+
+
+class StoreDamaged(StoreError):
+    """SQLite finds the file damaged."""
 
 
 def migrate(location: StoreLocation) -> None:
     """
     Bring the store to this version's tables, in a child process, so that the daemon does not load Alembic. Blocks.
 
-    Raises StoreError.
+    Raises StoreError, StoreDamaged.
     """
     command = [sys.executable, "-P", "-m", "timesyncd.store.migrate", str(location)]
     secret = {} if location.password is None else {"PGPASSWORD": location.password.get_secret_value()}
@@ -130,7 +151,8 @@ def migrate(location: StoreLocation) -> None:
         raise StoreError(f"{location}: cannot create or migrate the tables: {error}") from error
     if done.returncode:
         output = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise StoreError(f"{location}: cannot create or migrate the tables: {output[-1]}")
+        failure = StoreDamaged if done.returncode == DAMAGED_STATUS else StoreError
+        raise failure(f"{location}: cannot create or migrate the tables: {output[-1]}")
 
 
 def store_error(location: StoreLocation, error: Exception) -> StoreError:
@@ -193,7 +215,7 @@ def _sqlite_reader(path: Path) -> Engine:
         raise StoreError(f"{path}: permission denied; read it as root, or as a user in the daemon's group") from error
     except OSError as error:
         raise StoreError(f"{path}: no such store; `timesyncd run` creates it") from error
-    at_rest = not path.with_name(path.name + "-wal").exists()
+    at_rest = not wal_of(path).exists()
     uri = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if at_rest else ''}"
 
     def open_reader() -> sqlite3.Connection:

@@ -11,7 +11,8 @@ from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.errors import StoreError
-from timesyncd.store.engine import StoreLocation, prepare_file, store_error, writer_engine
+from timesyncd.store.damage import is_damage
+from timesyncd.store.engine import DAMAGED_STATUS, StoreLocation, prepare_file, store_error, writer_engine
 
 
 def upgrade(location: StoreLocation) -> None:
@@ -37,7 +38,7 @@ def main() -> int:
         upgrade(location)
     except (SQLAlchemyError, sqlite3.Error) as error:
         print(store_error(location, error), file=sys.stderr)
-        return 1
+        return DAMAGED_STATUS if is_damage(getattr(error, "orig", None) or error) else 1
     except CommandError as error:
         print(f"{error}: a newer timesyncd made this store; run that version or name another store", file=sys.stderr)
         return 1

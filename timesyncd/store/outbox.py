@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, String, cast, delete, insert, select, update
+from sqlalchemy import Connection, String, cast, delete, func, insert, select, update
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import CloudEvent, HistoryRow, Rollup
 from timesyncd.store.archive import storable
+from timesyncd.store.index_scans import local_node
 from timesyncd.store.intact import intact
-from timesyncd.store.tables import outbox, outbox_counter
+from timesyncd.store.tables import event, outbox, outbox_counter
 
 _CHUNK_ROWS = 100
 
@@ -47,16 +48,17 @@ class OutboxPage:
 def open_stream(connection: Connection, now_realtime_ns: int) -> OutboxStream:
     """The stream of this store, which begins at the first call. Call it before `append` and `page`."""
     if (stream := _stream(connection)) is None:
-        stream = begin_stream(connection, now_realtime_ns // NS_PER_S)
+        stream = begin_stream(connection, now_realtime_ns)
     return stream
 
 
-def begin_stream(connection: Connection, number: int) -> OutboxStream:
+def begin_stream(connection: Connection, now_realtime_ns: int) -> OutboxStream:
     """
-    Begin another stream, whose first rows are those that wait.
+    Begin a stream above every one that this store knows of its node; its first rows are those that wait.
 
     Needed where the counter was lost or may be too old: a sequence number that is given twice is a row that no hub takes.
     """
+    number = max(now_realtime_ns // NS_PER_S, _last_stream(connection) + 1)
     waiting: list[HistoryRow] = []
     while chunk := _readable(connection, waiting[-1].sequence if waiting else 0, _CHUNK_ROWS)[0]:
         waiting += chunk
@@ -65,6 +67,13 @@ def begin_stream(connection: Connection, number: int) -> OutboxStream:
     connection.execute(insert(outbox_counter).values(stream=number, next_sequence=1))
     append(connection, [(row.realtime_ns, what) for row in waiting if (what := row.rollup or row.event) is not None])
     return _open_stream(connection)
+
+
+def _last_stream(connection: Connection) -> int:
+    """0 if there is none."""
+    known = _stream(connection)
+    of_node = select(func.max(event.c.stream)).where(event.c.node == local_node(connection), intact(event.c.stream))
+    return max(0 if known is None else known.stream, connection.scalar(of_node) or 0)
 
 
 def append(connection: Connection, rows: Sequence[tuple[int, Rollup | CloudEvent]]) -> list[int]:

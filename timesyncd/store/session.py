@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from time import monotonic
 
 from sqlalchemy import Connection, Dialect, Table, delete, insert, select, update
@@ -17,10 +19,11 @@ from timesyncd.messages.fleet import HistoryBatch
 from timesyncd.store import archive, outbox, rollups, tables
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.backlog import Gap, RowBatch
-from timesyncd.store.engine import StoreLocation, identity, writer_engine
+from timesyncd.store.engine import StoreLocation, identity, inode_of, wal_of, writer_engine
 from timesyncd.store.intact import intact
 from timesyncd.store.rollups import Retention, RollupBuilder, rollup_values
 from timesyncd.store.rows import CLOCK_COLUMNS, EventEntry, Values, stored_columns, values_of
+from timesyncd.store.salvage import Salvage
 
 
 def insert_batch(connection: Connection, batch: RowBatch) -> None:
@@ -160,15 +163,35 @@ class StoreSession:
             end_findings(connection, clocks.realtime_ns())
             outbox.open_stream(connection, clocks.realtime_ns())
         self._identity = identity(location)
+        self._log = Path() if location.path is None else wal_of(location.path)
+        self._log_inode: int | None = None
 
     @property
     def is_current(self) -> bool:
         """False if the store's file was removed or replaced: rows would go to a file that has no name."""
         return identity(self._location) == self._identity
 
+    @property
+    def has_log(self) -> bool:
+        """False if the file's write-ahead log was removed or replaced: what it holds would end with this connection."""
+        return self._log_inode is None or inode_of(self._log) == self._log_inode
+
+    def live_connection(self) -> sqlite3.Connection:
+        """The open connection to a SQLite file, taken from this session, which must not be used any more."""
+        borrowed = self._engine.raw_connection()
+        connection = borrowed.driver_connection
+        assert isinstance(connection, sqlite3.Connection)
+        borrowed.detach()
+        return connection
+
+    def salvage(self, salvage: Salvage, seconds: float) -> None:
+        """Copy rows of a damaged file for so long."""
+        salvage.step(self._engine, seconds)
+
     def close(self) -> None:
         """The next transaction opens the store again; nothing is assumed about the last commits."""
         self._engine.dispose()
+        self._log_inode = None
         self._rollups.forget()
 
     def write(self, batch: RowBatch) -> bool:
@@ -177,6 +200,8 @@ class StoreSession:
         with self._engine.begin() as connection:
             insert_batch(connection, batch)
             self._add_events(connection, events)
+        if self._log_inode is None and self._location.path is not None:
+            self._log_inode = inode_of(self._log)
         return bool(events) and self._limits is not None
 
     def roll_up(self) -> bool:

@@ -31,8 +31,10 @@ from timesyncd.store import outbox
 from timesyncd.store import session as store_session
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.backlog import Backlog, HistoryBacklog, RowBatch
-from timesyncd.store.engine import StoreLocation, migrate, reading, store_error
+from timesyncd.store.damage import is_damage
+from timesyncd.store.engine import StoreDamaged, StoreLocation, migrate, reading, store_error
 from timesyncd.store.outbox import OutboxPage
+from timesyncd.store.recovery import Recovery
 from timesyncd.store.rollups import Retention
 from timesyncd.store.rows import (
     ClockEntry,
@@ -73,10 +75,11 @@ STOP_TIMEOUT_S = 15.0
 class Store:
     """
     Puts never wait and never fail. A write that fails (a full disk, a lock, an unreachable server) is retried; `on_problem` is
-    called once with the error, and once with None when writing works again.
+    called once with the error, and once with None when writing works again. `on_damage` is called with one line when a damaged file
+    is set aside, and when its readable rows are in the new one.
 
     Without `outbox` no row waits for hubs. `on_history` is called when rows were added to the outbox, `on_stored` with the
-    progress of another node's history. These three are called in the store's own thread.
+    progress of another node's history. These four are called in the store's own thread.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Store:
         *,
         node: str = "localhost",
         outbox: OutboxLimits | None = None,
+        on_damage: Callable[[str], None] = lambda evidence: None,
         on_history: Callable[[], None] = lambda: None,
         on_stored: Callable[[ArchiveProgress], None] = lambda progress: None,
     ) -> None:
@@ -104,6 +108,7 @@ class Store:
         self._cuts: SimpleQueue[tuple[int, int]] = SimpleQueue()
         self._outbox_lost = 0
         self.counts = StoreCounters()
+        self._recovery = Recovery(self.location, clocks, on_damage)
         self._session: StoreSession | None = None
         self._round_began_ns: int | None = None
         self._has_problem = False
@@ -242,6 +247,7 @@ class Store:
             self._round_began_ns = None
             self._wake.wait(0 if is_last else pause_s)
             self._wake.clear()
+        self._recovery.stop()
         self._close()
 
     def _round(self) -> float:
@@ -256,6 +262,8 @@ class Store:
             self._failed(error)
             return REOPEN_S
         except SQLAlchemyError as error:
+            if self.location.path is not None and is_damage(getattr(error, "orig", None)):
+                return self._recovered(store_error(self.location, error))
             self._failed(store_error(self.location, error))
             if isinstance(error, ProgrammingError):  # for example, the tables were dropped
                 self._close()
@@ -268,6 +276,17 @@ class Store:
             return REOPEN_S
         self._succeeded()
         return 0 if len(self._history) else BATCH_S
+
+    def _recovered(self, error: StoreError) -> float:
+        """SQLite reported damage: set the file aside at once. Returns the pause until the next round, which opens a new file."""
+        try:
+            self._recovery.set_aside(str(error).removeprefix(f"{self.location}: "), self._session)
+            self._close()
+        except (StoreError, SQLAlchemyError) as failure:
+            self._failed(failure if isinstance(failure, StoreError) else store_error(self.location, failure))
+            self._close()
+            return REOPEN_S
+        return 0
 
     def _failed(self, error: StoreError) -> None:
         for _, incarnation in _drained(self._incarnation_requests):
@@ -284,13 +303,26 @@ class Store:
             self._on_problem(None)
 
     def _ready_session(self) -> StoreSession:
-        if self._session is None or not self._session.is_current:
+        if self._session is not None and (not self._session.is_current or self._recovery.has_request):
             self._close()
-            migrate(self.location)
+        if self._session is not None and (damage := self._recovery.damage(self._session)):
+            self._recovery.set_aside(damage, self._session)
+            self._close()
+        if self._session is None:
+            self._recovery.prepare()
+            self._migrate()
+            self._recovery.begin()
             self._session = StoreSession(
                 self.location, self._node, self._clocks, self._retention, self._limits, self.counts
             )
         return self._session
+
+    def _migrate(self) -> None:
+        try:
+            migrate(self.location)
+        except StoreDamaged as error:
+            self._recovery.set_aside(str(error).removeprefix(f"{self.location}: "), None)
+            migrate(self.location)
 
     def _close(self) -> None:
         if self._session is not None:
@@ -355,7 +387,8 @@ class Store:
     def _maintain(self, session: StoreSession) -> None:
         for stream, up_to in _drained(self._cuts):
             session.cut_outbox(stream, up_to)
-        if session.roll_up():
+        self._recovery.step(session)
+        if not self._recovery.is_salvaging and session.roll_up():
             self._on_history()
         self._outbox_lost += session.delete_old()
 
