@@ -222,7 +222,11 @@ ACL = broker_files.acl(FLEET)
 
 
 def noting(messages: list[Message]) -> Callable[[ReceivedMessage], None]:
-    return lambda received: messages.append(received.message)
+    def note(received: ReceivedMessage) -> None:
+        assert isinstance(received.message, Message)
+        messages.append(received.message)
+
+    return note
 
 
 async def put(broker: Mosquitto, user: str, topic: str) -> None:

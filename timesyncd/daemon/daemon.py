@@ -43,7 +43,7 @@ from timesyncd.ipc.clockbound import ClockBoundWriter, suspended_ns
 from timesyncd.messages.events import CloudEvents
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.jobs import MarkBatch, PolicyRequest
-from timesyncd.messages.node import GrandmasterState, Ordered
+from timesyncd.messages.node import GrandmasterState, RepeatedState
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.grandmaster import GrandmasterAssessment, GrandmasterMemory, StoredLock
 from timesyncd.model.leap import LeapTable, parse_leap_seconds
@@ -164,7 +164,9 @@ class Daemon:
         wanted = dict.fromkeys([*NODE_SUBSCRIPTIONS, *(HUB_SUBSCRIPTIONS if config.hub else ())])
         if config.store is None:
             wanted.pop(HISTORY, None)
-        link = self._parts.mqtt = MqttLink(config.mqtt, node, incarnation, list(wanted), self._receive)
+        link = self._parts.mqtt = MqttLink(
+            config.mqtt, node, incarnation, list(wanted), self._receive, compares_states=True
+        )
         self._confirmer = HistoryConfirmer(self._view.numbers.next)
         if self._parts.store is not None:
             self._parts.history = HistorySender(
@@ -464,9 +466,11 @@ class Daemon:
 
     def _receive(self, received: ReceivedMessage) -> None:
         message, received_ns, live = received.message, received.received_boottime_ns, not received.retained
-        if live and isinstance(message, Ordered) and (published_ns := getattr(message, "published_realtime_ns", None)):
+        if live and (published_ns := getattr(message, "published_realtime_ns", None)):
             self._web_view.lag.observe(published_ns, self._clocks.realtime_ns())
         match message:
+            case RepeatedState():
+                self._publisher.receive_repeated(message, received_ns, received.payload)
             case MarkBatch():
                 self._hub_service.accept_marks(message, received_ns)
             case HistoryBatch():

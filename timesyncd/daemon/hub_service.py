@@ -20,7 +20,7 @@ from timesyncd.jobs.joining import JOB_ENDS_AFTER_NS
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
-from timesyncd.messages.node import GrandmasterState, NodeState, status_name
+from timesyncd.messages.node import GrandmasterState, NodeState, RepeatedState, status_name
 from timesyncd.model.grandmaster import Invalidation
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,16 @@ class HubService:
             self._findings.add(state, received_boottime_ns)
             if state.node != self._node:
                 self._followers.update(state, received_boottime_ns)
+
+    def accept_repeated(self, state: RepeatedState, received_boottime_ns: int, json: bytes) -> bool:
+        """A live state of another node that repeats its last one; False: that one is not known, so it must be decoded."""
+        if state.node not in self._followers or state.node not in self._findings:
+            return False
+        if self.hub.fleet.accept_repeated(state, received_boottime_ns, json):
+            self._findings.repeat(state, received_boottime_ns)
+            self._followers.repeat(state, received_boottime_ns)
+            return True
+        return False
 
     def accept_marks(self, batch: MarkBatch, received_boottime_ns: int) -> None:
         self.hub.accept_marks(batch, received_boottime_ns)

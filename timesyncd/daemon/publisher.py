@@ -33,6 +33,7 @@ from timesyncd.messages.node import (
     Message,
     NodeState,
     Ordered,
+    RepeatedState,
 )
 from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.leap import LeapTable
@@ -216,6 +217,14 @@ class Publisher:
             id = self._grandmaster_findings.add_event(grandmaster, event)
             if id is not None and not elsewhere:
                 self.add_occurrence(id, grandmaster, event.evidence)
+
+    def receive_repeated(self, state: RepeatedState, boottime_ns: int, json: bytes) -> None:
+        """A node's live state, `json`, that repeats its last one: it is decoded for viewers alone."""
+        accepted = self._hub_service.accept_repeated(state, boottime_ns, json)
+        if not accepted:
+            self.receive(NodeState.model_validate_json(json), boottime_ns, True, json)
+        elif self.events.has_subscribers:
+            self.events.publish(StreamEvent("node", NodeState.model_validate_json(json)))
 
     def receive(self, message: Message, boottime_ns: int, live: bool, json: bytes | None = None) -> None:
         """Another daemon published this, as `json`: pass it to the viewers, and a job's state to its ranks here."""

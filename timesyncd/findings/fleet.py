@@ -20,7 +20,7 @@ from timesyncd.findings.fleet_outliers import DOMAIN, GRANDMASTER, OtherGrandmas
 from timesyncd.findings.followers import identities
 from timesyncd.findings.text import names_text, utc_text
 from timesyncd.fleet.node_clock import SILENT_AFTER_NS, silent_after_ns
-from timesyncd.messages.node import GrandmasterState, NodeState
+from timesyncd.messages.node import GrandmasterState, NodeState, RepeatedState
 from timesyncd.units import SIGMA_PER_MAD, duration_text, span_text
 
 MISSING = "hub-nodes-missing"
@@ -74,6 +74,14 @@ class FleetFindings:
         if record is None:
             record = self._nodes[state.node] = NodeRecord(state.node)
         record.update(state, received_boottime_ns)
+
+    def repeat(self, state: RepeatedState, received_boottime_ns: int) -> None:
+        """The next state of a node, which differs from its last one in these numbers alone."""
+        self._nodes[state.node].repeat(state.published_realtime_ns, received_boottime_ns)
+
+    def __contains__(self, node: str) -> bool:
+        """Whether the node has a live state."""
+        return node in self._nodes
 
     def add_last_known(self, state: NodeState) -> None:
         """Take in a retained copy: its state interval decides how long to wait for the node's first live state."""

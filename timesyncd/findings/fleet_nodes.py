@@ -171,7 +171,7 @@ class NodeRecord:
     One node. `contradicts`: one of its witnesses is beyond its error. `offset_ns`, its `error_ns` and the histories are
     of the PTP source that its clock follows; `is_new` until a round has read the newest offset. `parent` and
     `grandmaster` are "" where it follows none. `domains` and `grandmasters` are of all its PTP sources that give
-    samples.
+    samples. `followed` is the age of that source's sample at its publication, and the path delay; None: it has none.
     """
 
     __slots__ = (
@@ -179,6 +179,7 @@ class NodeRecord:
         "delays",
         "domains",
         "error_ns",
+        "followed",
         "grandmaster",
         "grandmasters",
         "is_new",
@@ -205,6 +206,7 @@ class NodeRecord:
         self.grandmasters: tuple[str, ...] = ()
         self.witnesses: tuple[Witness, ...] = ()
         self.contradicts = False
+        self.followed: tuple[int, int | None] | None = None
         self.offsets = OffsetHistory()
         self.delays = DelayHistory()
 
@@ -222,6 +224,12 @@ class NodeRecord:
         self.contradicts = any(abs(offset_ns) > error_ns for _, _, offset_ns, error_ns in self.witnesses)
         self._update_followed(state, ptp, received_ns)
 
+    def repeat(self, published_realtime_ns: int, received_ns: int) -> None:
+        """Take in a state that differs from the newest one in its time of publication alone."""
+        self.received_ns = received_ns
+        if self.followed is not None:
+            self._update_sample(published_realtime_ns, *self.followed, received_ns)
+
     def is_silent(self, now_ns: int) -> bool:
         return now_ns - self.received_ns > self.silent_after_ns
 
@@ -230,7 +238,7 @@ class NodeRecord:
         followed = next((each for each in ptp if grandmaster and each.grandmaster_identity == grandmaster), None)
         age_ns = followed.age_ns if followed else None
         if followed is None or age_ns is None or age_ns >= state.holdover_after_ns or followed.offset_ns is None:
-            self.offset_ns = None
+            self.offset_ns = self.followed = None
             return
         path = (intern(state.parent_identity or ""), intern(grandmaster or ""))
         if path != (self.parent, self.grandmaster):
@@ -240,12 +248,16 @@ class NodeRecord:
         if state.parent is not None and state.parent.bound_ns is not None:
             self.offset_ns = followed.offset_ns
             self.error_ns = max(0, state.parent.bound_ns - abs(followed.offset_ns))
-        sample_ns = state.published_realtime_ns - age_ns
+        self.followed = (age_ns, followed.path_delay_ns)
+        self._update_sample(state.published_realtime_ns, *self.followed, received_ns)
+
+    def _update_sample(self, published_ns: int, age_ns: int, path_delay_ns: int | None, received_ns: int) -> None:
+        sample_ns = published_ns - age_ns
         if self.sample_ns is not None and abs(sample_ns - self.sample_ns) < _NEWER_NS:
             return
         self.sample_ns, self.is_new = sample_ns, True
-        if followed.path_delay_ns is not None:
-            self.delays.update(followed.path_delay_ns, received_ns)
+        if path_delay_ns is not None:
+            self.delays.update(path_delay_ns, received_ns)
 
 
 def _witnesses(sources: list[SourceState], fresh_ns: int) -> Iterator[Witness]:

@@ -25,6 +25,7 @@ from timesyncd.messages.node import (
     GrandmasterOffset,
     GrandmasterState,
     NodeState,
+    RepeatedState,
     Status,
     status_name,
 )
@@ -142,6 +143,15 @@ class Followers:
         sources = tuple([_Source._make(_interned(_SOURCE_FIELDS(source))) for source in state.sources])
         node = _Node._make((*_interned(_NODE_FIELDS(state)), sources))
         self._nodes[state.node] = _ReceivedNode(node, state.age_ns, state.void_after_ns, received_boottime_ns)
+
+    def repeat(self, state: RepeatedState, received_boottime_ns: int) -> None:
+        """The node's next state, which differs from its last one in these numbers alone."""
+        known = self._nodes[state.node]
+        node = known.node._replace(published_realtime_ns=state.published_realtime_ns)
+        self._nodes[state.node] = _ReceivedNode(node, state.age_ns, known.void_after_ns, received_boottime_ns)
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._nodes
 
     def remove(self, node: str) -> None:
         self._nodes.pop(node, None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from timesyncd.bound import ClockStatus, Reason, status_at
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.ipc.wire_types import CodedReason
-from timesyncd.messages.node import BoundMessage, NodeState, StateReason
+from timesyncd.messages.node import BoundMessage, NodeState, RepeatedState, StateReason
 from timesyncd.model.grandmaster import Invalidation
 from timesyncd.units import span_text
 
@@ -122,6 +122,26 @@ class NodeClock(NamedTuple):
                 *_sum(state.utc, explanations[UTC], unbounded),
                 received_boottime_ns + silent_after_ns(state),
             ),
+        )
+
+    def repeated(self, state: RepeatedState, received_boottime_ns: int) -> NodeClock:
+        """The clock by the node's next state, which differs from this clock's in these numbers alone; for a live one."""
+        age_ns = state.age_ns or 0
+        aging = (
+            received_boottime_ns - age_ns,
+            state.published_realtime_ns - age_ns,
+            self.aging[2],
+            NEVER_NS,
+            *self.aging[4:11],
+            received_boottime_ns + self.silent_at_ns - self.received_boottime_ns,
+        )
+        return self._replace(
+            order=(state.incarnation, state.sequence),
+            received_boottime_ns=received_boottime_ns,
+            published_realtime_ns=state.published_realtime_ns,
+            reported_age_ns=state.age_ns,
+            aging=aging,
+            invalidation=None,
         )
 
     def invalidated(self, invalidation: Invalidation | None) -> NodeClock:

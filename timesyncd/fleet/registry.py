@@ -15,7 +15,7 @@ from timesyncd.fleet.alignment import Alignment, alignment, alignment_and_refere
 from timesyncd.fleet.node_clock import AgedStatus, NodeClock, aged_statuses, bounded_ns
 from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
-from timesyncd.messages.node import NodeState, StateReason, Status, status_name
+from timesyncd.messages.node import NodeState, RepeatedState, StateReason, Status, status_name
 from timesyncd.model.grandmaster import Invalidation
 
 #: At most so many nodes are published with their part in an alignment, and so many in an overview.
@@ -82,6 +82,16 @@ class Fleet:
         invalidation = self._invalidations.get(state.grandmaster_identity or "")
         self._clocks[state.node] = NodeClock.of(state, received_boottime_ns, live).invalidated(invalidation)
         self._states[state.node] = json or state.model_dump_json().encode()
+        return True
+
+    def accept_repeated(self, state: RepeatedState, received_boottime_ns: int, json: bytes) -> bool:
+        """The same for a live state that repeats the last one; False: that one is not known, or not live."""
+        known = self._clocks.get(state.node)
+        if known is None or not known.live or (state.incarnation, state.sequence) <= known.order:
+            return False
+        invalidation = self._invalidations.get(known.grandmaster_identity or "")
+        self._clocks[state.node] = known.repeated(state, received_boottime_ns).invalidated(invalidation)
+        self._states[state.node] = json
         return True
 
     def forget(self, node: str) -> None:

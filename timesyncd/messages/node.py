@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeAliasType
@@ -256,6 +256,23 @@ class NodeState(Ordered):
     @property
     def main_bound(self) -> BoundMessage | None:
         return self.utc if self.knows_utc_alone else self.gm
+
+
+class RepeatedState(NamedTuple):
+    """
+    A node's state that differs from the node's last live one in these numbers alone. It is not on the wire: a reader
+    that compared the rest need not decode it.
+    """
+
+    node: str
+    incarnation: int
+    sequence: int
+    published_realtime_ns: int
+    age_ns: int | None
+
+    @classmethod
+    def of(cls, state: NodeState) -> RepeatedState:
+        return cls(state.node, state.incarnation, state.sequence, state.published_realtime_ns, state.age_ns)
 
 
 class GrandmasterOffset(Message):

@@ -95,7 +95,7 @@ class MqttLink:
     `on_message`.
 
     `publish`, `clear` and `forget` change the outbox: they neither block nor raise. Call them in the event loop's
-    thread. `failed` counts the messages for which `on_message` raised.
+    thread. `failed` counts the messages for which `on_message` raised. `compares_states`: see Inbox.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class MqttLink:
         incarnation: int,
         channels: Sequence[MqttChannel],
         on_message: Callable[[ReceivedMessage], None],
+        compares_states: bool = False,
     ) -> None:
         self.connected = False
         self.published = 0
@@ -115,7 +116,7 @@ class MqttLink:
         self._channels = channels
         self._on_message = on_message
         self._clocks = SystemClocks()
-        self._inbox = Inbox(settings.topic_prefix, node)
+        self._inbox = Inbox(settings.topic_prefix, node, compares_states)
         self._outbox = Outbox(node)
         self._ready = asyncio.Event()
         self._urgent = asyncio.Event()

@@ -9,15 +9,18 @@ counted, logged once per topic, and has no other effect.
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
+from timesyncd.ipc.wire_types import MAX_AGE_NS
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.jobs import JobState
-from timesyncd.messages.node import Message, Ordered
-from timesyncd.mqtt.topics import MAX_QUOTED_CHARS, MqttChannel, decode, parse_topic, publisher_of
+from timesyncd.messages.node import Message, NodeState, Ordered, RepeatedState
+from timesyncd.mqtt.topics import MAX_QUOTED_CHARS, NODE_STATE, MqttChannel, decode, parse_topic, publisher_of
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +47,41 @@ class Freshness(Enum):
     RESTARTED = auto()
 
 
+class _LiveState(NamedTuple):
+    """A node's last live state as it was received, what it begins with, and where the rest begins."""
+
+    payload: bytes
+    head: RepeatedState
+    rest_at: int
+
+
 @dataclass(slots=True)
 class _LastMessage:
+    """`live_state`: what the next state of a node is compared with; None: it is decoded."""
+
     order: OrderKey
     received_ns: int
+    live_state: _LiveState | None = None
+
+
+#: How `encode` begins a node's state. JSON may be written otherwise; then it is decoded.
+_HEAD = re.compile(
+    rb'\{"node":"([A-Za-z0-9._-]+)","incarnation":(0|[1-9]\d{0,18}),"sequence":(0|[1-9]\d{0,18}),'
+    rb'"published_realtime_ns":(0|[1-9]\d{0,18}),"age_ns":(0|[1-9]\d{0,18}|null),'
+)
+
+
+def _head_of(payload: bytes) -> tuple[RepeatedState, int] | None:
+    """The numbers that differ from state to state, within their limits, and where the rest begins."""
+    found = _HEAD.match(payload)
+    if found is None:
+        return None
+    node, incarnation, sequence, published, age = found.groups()
+    age_ns = None if age == b"null" else int(age)
+    head = RepeatedState(node.decode(), int(incarnation), int(sequence), int(published), age_ns)
+    is_within = head.incarnation < 2**63 and head.sequence < 2**63
+    is_within = is_within and head.published_realtime_ns <= MAX_AGE_NS and (age_ns or 0) <= MAX_AGE_NS
+    return (head, found.end()) if is_within else None
 
 
 class NewestMessages:
@@ -84,6 +118,31 @@ class NewestMessages:
                 )
             case _:
                 return Freshness.NEWER
+
+    def repeated(self, channel: str, node: str, payload: bytes, now_ns: int) -> RepeatedState | None:
+        """
+        The state of a node in short, where it is newer than the last live one and the rest is equal, octet by octet;
+        None: it has to be decoded.
+        """
+        last = self._last.get((channel, node), {}).get(node)
+        begin = _head_of(payload) if last is not None and last.live_state is not None else None
+        if last is None or last.live_state is None or begin is None:
+            return None
+        (head, rest_at), (former, before, former_at) = begin, last.live_state
+        order = (head.incarnation, head.sequence, 1)
+        is_next = head.node == node and head.incarnation == before.incarnation and order > last.order
+        same_age = (head.age_ns is None) == (before.age_ns is None)
+        if not is_next or not same_age or payload[rest_at:] != former[former_at:]:
+            return None
+        last.order, last.received_ns, last.live_state = order, now_ns, _LiveState(payload, head, rest_at)
+        return head
+
+    def keep(self, channel: str, state: NodeState, payload: bytes) -> None:
+        """An accepted live state, for the comparison with the next one."""
+        last, begin = self._last.get((channel, state.node), {}).get(state.node), _head_of(payload)
+        # The head counts only where JSON's last word on these keys is the head's.
+        if last is not None and begin is not None and begin[0] == RepeatedState.of(state):
+            last.live_state = _LiveState(payload, *begin)
 
     def forget(self, channel: str, subject: str) -> None:
         """Forgets a subject that was cleared: its next message starts a new order."""
@@ -132,7 +191,7 @@ class ReceivedMessage:
 
     channel: MqttChannel
     subject: str
-    message: Message
+    message: Message | RepeatedState
     retained: bool
     received_boottime_ns: int
     payload: bytes
@@ -144,13 +203,15 @@ class Inbox:
     one.
 
     It ignores messages of this daemon's own `node`, except job states: they contain the plans from before this start.
+    With `compares_states` a live state of a node that repeats its last one is a RepeatedState, and is not decoded.
     """
 
-    def __init__(self, prefix: str, node: str) -> None:
+    def __init__(self, prefix: str, node: str, compares_states: bool = False) -> None:
         self.rejected = 0
         self.outdated = 0
         self._prefix = prefix
         self._node = node
+        self._compares_states = compares_states
         self._newest = NewestMessages()
         self._warned: set[str] = set()
 
@@ -161,6 +222,10 @@ class Inbox:
             if not payload:
                 self._newest.forget(channel.name, subject)
                 return None
+            if self._compares_states and channel is NODE_STATE and not retained and subject != self._node:
+                repeated = self._newest.repeated(channel.name, subject, payload, now_ns)
+                if repeated is not None:
+                    return ReceivedMessage(channel, subject, repeated, retained, now_ns, payload)
             message = decode(channel, subject, payload)
         except Malformed as error:
             self._reject(topic, error)
@@ -176,6 +241,8 @@ class Inbox:
                 self._warn_once(
                     publisher, f"{publisher} restarted with a lower incarnation: its clock or its store was set back"
                 )
+        if self._compares_states and isinstance(message, NodeState) and not retained:
+            self._newest.keep(channel.name, message, payload)
         return ReceivedMessage(channel, subject, message, retained, now_ns, payload)
 
     def reconnected(self, now_ns: int) -> None:
