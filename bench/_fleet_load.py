@@ -1,6 +1,8 @@
 """
-A load as of many nodes on a broker, from one process: each node's state again and again, and its roll-up each minute. Commands come on
-standard input, a line each: `all HOLDOVER` has every node change its status at once; an empty line ends it.
+A load as of many nodes on a broker, from one process: each node's state again and again, and its roll-up each minute; with `--jobs`, the
+marks of two ranks a job each 5 s. Commands come on standard input, a line each: `all HOLDOVER` has every node change its status at once,
+`next MOVED` from its next connection on, with which every node publishes its state at once; an empty line ends it. A node that MOVED is
+in another hall: that shows which of its states a hub knows.
 """
 
 from __future__ import annotations
@@ -15,12 +17,21 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from timesyncd.config import TOPIC_PREFIX
+from timesyncd.ipc.job_datagram import Mark
 from timesyncd.messages.fleet import HistoryBatch, HistoryRow, Rollup, Summary
+from timesyncd.messages.jobs import MarkBatch
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
 
 STREAM = 1
 GRANDMASTERS = ("001122.fffe.334455", "001122.fffe.334466")
 NODES_OF_A_RACK = 40
+
+MOVED = "MOVED"
+#: SYNCHRONIZED with another offset: with `--changing` a node's states take turns, so each one differs from the one before.
+OTHER = "OTHER"
+
+#: Steps and ranks of the jobs, whose users have 50 each.
+MARKS_A_TURN, MARKS_EVERY_S, USERS = 5, 5.0, 20
 
 #: How often the sender looks what is due.
 TICK_S = 0.02
@@ -32,6 +43,8 @@ def name(index: int) -> str:
 
 def state(index: int, sequence: int, status: str = "SYNCHRONIZED", now_ns: int | None = None) -> NodeState:
     """The published state of a node with hardware stamps, so with two sources."""
+    hall, offset_ns = "hall-2" if status == MOVED else "hall-1", 41 if status == OTHER else 40
+    status = "SYNCHRONIZED" if status in (MOVED, OTHER) else status
     gm = GRANDMASTERS[index % 2]
     bounds = {what: _bound(error_ns) for what, error_ns in _BOUNDS.items()}
     return NodeState.model_validate(
@@ -44,7 +57,7 @@ def state(index: int, sequence: int, status: str = "SYNCHRONIZED", now_ns: int |
             "age_ns": 40_000_000 if status == "SYNCHRONIZED" else 6_000_000_000,
             "boot_id": f"{index:032x}",
             "time_namespace": 4_026_531_834,
-            "topology": f"hall-1/rack-{index // NODES_OF_A_RACK:03d}",
+            "topology": f"{hall}/rack-{index // NODES_OF_A_RACK:03d}",
             "status": status,
             "utc_status": status,
             "reason": "" if status == "SYNCHRONIZED" else "no fresh sample",
@@ -57,7 +70,7 @@ def state(index: int, sequence: int, status: str = "SYNCHRONIZED", now_ns: int |
             "parent_identity": gm,
             "utc_seconds_removed": 37,
             "clock": "phc:0",
-            "sources": [_source("ptp", "ptp4l", gm), _source("phc0", "phc", None)],
+            "sources": [_source("ptp", "ptp4l", gm, offset_ns), _source("phc0", "phc", None, offset_ns)],
         }
     )
 
@@ -75,8 +88,13 @@ def _bound(error_ns: int) -> BoundMessage:
     return BoundMessage(bound_ns=error_ns, growth_ppb=1_250, reason="")
 
 
-def _source(source: str, driver: str, gm: str | None) -> SourceState:
-    known: dict[str, Any] = {"offset_ns": 40, "frequency_ppb": -12_345, "age_ns": 40_000_000, "gm": _bound(1_900)}
+def _source(source: str, driver: str, gm: str | None, offset_ns: int) -> SourceState:
+    known: dict[str, Any] = {
+        "offset_ns": offset_ns,
+        "frequency_ppb": -12_345,
+        "age_ns": 40_000_000,
+        "gm": _bound(1_900),
+    }
     if gm is not None:
         known |= {
             "port_state": "SLAVE",
@@ -105,15 +123,28 @@ def batch(index: int, minute: int, now_ns: int) -> HistoryBatch:
 class Load:
     """Publishes what is due; a state is made from its template, whose three numbers alone change."""
 
-    def __init__(self, port: int, nodes: int, every_s: float, rollups_every_s: float) -> None:
-        self._nodes, self._every_s, self._rollups_every_s = nodes, every_s, rollups_every_s
+    def __init__(
+        self, port: int, nodes: int, every_s: float, rollups_every_s: float, jobs: int = 0, changing: bool = False
+    ) -> None:
+        self._changing = changing
+        self._nodes, self._every_s, self._rollups_every_s, self._jobs = nodes, every_s, rollups_every_s, jobs
+        self._reconnected = False
+        self._next_status = self.status = "SYNCHRONIZED"
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        self._client.reconnect_delay_set(1, 1)
+        self._client.on_connect = self._on_connect
         self._client.max_inflight_messages_set(1_000)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
-        self._templates = {status: self._template(status) for status in ("SYNCHRONIZED", "HOLDOVER")}
+        self._templates = {status: self._template(status) for status in ("SYNCHRONIZED", "HOLDOVER", MOVED, OTHER)}
         self._sequence = 0
-        self.status = "SYNCHRONIZED"
+
+    def _on_connect(self, *_: object) -> None:
+        self._reconnected = True
+
+    def announce(self, status: str) -> None:
+        """The status of every node from the next connection on."""
+        self._reconnected, self._next_status = False, status
 
     def _template(self, status: str) -> list[tuple[bytes, bytes, bytes]]:
         """Of each node the state's JSON around the sequence and the time of publishing."""
@@ -124,7 +155,8 @@ class Load:
 
     def send_state(self, index: int) -> None:
         self._sequence += 1
-        before, between, after = self._templates[self.status][index]
+        is_other = self._changing and self.status == "SYNCHRONIZED" and self._sequence // self._nodes % 2
+        before, between, after = self._templates[OTHER if is_other else self.status][index]
         payload = b"%b%d%b%d%b" % (before, self._sequence, between, time.time_ns(), after)
         self._client.publish(f"{TOPIC_PREFIX}/node/{name(index)}/state", payload, 0, retain=True)
 
@@ -134,9 +166,17 @@ class Load:
 
     def run(self, ended: threading.Event) -> None:
         """Each node in its turn, evenly; a sender that fell behind catches up."""
-        began_s, sent, rolled = time.monotonic(), 0, 0
+        began_s, sent, rolled, marked = time.monotonic(), 0, 0, 0
         while not ended.wait(TICK_S):
             passed_s = time.monotonic() - began_s
+            if self._reconnected and self._next_status != self.status:
+                self.status = self._next_status
+                self.send_all()
+            while marked < passed_s / MARKS_EVERY_S * self._jobs:
+                job, turn = marked % self._jobs, marked // self._jobs
+                for rank in (0, 1):
+                    self._send_marks(job, rank, turn)
+                marked += 1
             while sent < passed_s / self._every_s * self._nodes:
                 self.send_state(sent % self._nodes)
                 sent += 1
@@ -145,6 +185,22 @@ class Load:
                 message = batch(index, minute, time.time_ns())
                 self._client.publish(f"{TOPIC_PREFIX}/node/{name(index)}/history", message.model_dump_json(), 1)
                 rolled += 1
+
+    def _send_marks(self, job: int, rank: int, turn: int) -> None:
+        index, now_ns = (2 * job + rank) % self._nodes, time.time_ns()
+        self._sequence += 1
+        begin_ns = now_ns + rank * 1_000_000
+        marks = [
+            Mark(MARKS_A_TURN * turn + step, 0, 1, begin_ns, begin_ns, now_ns + 2_000_000, 8)
+            for step in range(MARKS_A_TURN)
+        ]
+        message = MarkBatch(
+            node=name(index), incarnation=1, sequence=self._sequence, uid=job % USERS, pid=100 + job, job=f"job{job}",
+            attempt=0, rank=rank, world_size=2, boot_id=f"{index:032x}", time_namespace=4_026_531_834,
+            real_minus_boot_ns=1_700_000_000_000_000_000, gm_bound_ns=2_000, utc_bound_ns=3_000, status="SYNCHRONIZED",
+            grandmaster_identity=GRANDMASTERS[0], utc_seconds_removed=37, lost=0, joined_ns=5, marks=marks,
+        )  # fmt: skip
+        self._client.publish(f"{TOPIC_PREFIX}/node/{name(index)}/marks", message.model_dump_json())
 
 
 def _cut(json: bytes) -> tuple[bytes, bytes, bytes]:
@@ -157,18 +213,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--jobs", type=int, default=0)
+    parser.add_argument("--changing", action="store_true")
     parser.add_argument("--every-s", type=float, default=5.0)
     parser.add_argument("--rollups-every-s", type=float, default=60.0)
     args = parser.parse_args()
-    load, ended = Load(args.port, args.nodes, args.every_s, args.rollups_every_s), threading.Event()
+    load, ended = (
+        Load(args.port, args.nodes, args.every_s, args.rollups_every_s, args.jobs, args.changing),
+        threading.Event(),
+    )
     sender = threading.Thread(target=load.run, args=(ended,))
     sender.start()
     print("ready", flush=True)
     for line in sys.stdin:
         if not line.strip():
             break
-        load.status = line.split()[1]
-        load.send_all()
+        when, status = line.split()
+        if when == "next":
+            load.announce(status)
+        else:
+            load.status = load._next_status = status
+            load.send_all()
         print("sent", flush=True)
     ended.set()
     sender.join()

@@ -53,12 +53,13 @@ class Round(NamedTuple):
 class Load:
     """The nodes."""
 
-    def __init__(self, port: int, nodes: int) -> None:
+    def __init__(self, port: int, nodes: int, *options: str) -> None:
         command = [
             sys.executable,
             str(Path(__file__).with_name("_fleet_load.py")),
             f"--port={port}",
             f"--nodes={nodes}",
+            *options,
         ]
         self._process = subprocess.Popen(
             host.dying_with_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -78,20 +79,26 @@ class Load:
         self._line("sent")
         return began_s
 
+    def announce(self, status: str) -> None:
+        """Every node's status from the next connection on."""
+        assert self._process.stdin
+        print(f"next {status}", file=self._process.stdin, flush=True)
+        self._line("sent")
+
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
 
 
 @contextmanager
-def fleet(nodes: int) -> Iterator[tuple[DaemonProcess, Load]]:
+def fleet(nodes: int, *options: str) -> Iterator[tuple[DaemonProcess, Load]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-")))
         broker = stack.enter_context(Mosquitto())
         hub = stack.enter_context(DaemonProcess("hub", folder, "", new_marker(), broker, hub=True))
         for thread in Path(f"/proc/{hub.process.pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), {HUB_CORE})
-        load = Load(broker.port, nodes)
+        load = Load(broker.port, nodes, *options)
         stack.callback(load.close)
         yield hub, load
 
@@ -187,24 +194,26 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of steady load (%(default)s)")
     args = parser.parse_args()
     bare = statistics.median(bare_us(args.nodes) for _ in range(3))
-    with fleet(args.nodes) as (hub, load):
-        seen = steady(hub, args.nodes, args.seconds)
+    print(f"{args.nodes} nodes, a state each 5 s and a roll-up each minute, {args.seconds:g} s; the hub on one core")
+    with fleet(args.nodes) as (hub, _):
+        show("states that repeat the last one", steady(hub, args.nodes, args.seconds), args.nodes, bare)
+    with fleet(args.nodes, "--changing") as (hub, load):
+        show("states that all differ", steady(hub, args.nodes, args.seconds), args.nodes, bare)
         statuses = ("HOLDOVER", "SYNCHRONIZED") * BURSTS
         drained = [drained_s(hub, load, args.nodes, status) for status in statuses[:BURSTS]]
-        print(
-            f"{args.nodes} nodes, a state each 5 s and a roll-up each minute, {args.seconds:g} s; the hub on one core"
-        )
-        print(f"  from published to known: p50 <= {seen.lag_p50_s:g} s, p99 <= {seen.lag_p99_s:g} s (goal 1)")
         print(f"  memory at its peak {peak_mib(hub.process.pid):.0f} MiB (goal 500)")
         print(
             f"  all change at once: known after {statistics.median(drained):.2f} s, worst {max(drained):.2f} s (goal 5)"
         )
-        print(f"  roll-ups stored a minute: {seen.rollups:.0f}")
-        each_us = seen.busy / (args.nodes / 5 + args.nodes / 60) * 1e6
-        print(
-            f"  CPU {seen.busy:.0%} of the core: {each_us:.0f} us a message, all that the hub does included; bare {bare:.0f} us"
-        )
-        print(f"  ratio {each_us / bare:.2f}")
+
+
+def show(what: str, seen: Round, nodes: int, bare: float) -> None:
+    each_us = seen.busy / (nodes / 5 + nodes / 60) * 1e6
+    print(f"  {what}:")
+    print(f"    from published to known: p50 <= {seen.lag_p50_s:g} s, p99 <= {seen.lag_p99_s:g} s (goal 1)")
+    print(f"    roll-ups stored a minute: {seen.rollups:.0f}")
+    print(f"    CPU {seen.busy:.0%} of the core: {each_us:.0f} us a message, all that the hub does included")
+    print(f"    bare {bare:.0f} us: ratio {each_us / bare:.2f}")
 
 
 if __name__ == "__main__":
