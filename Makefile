@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test vm-soak matrix matrix-packages schemas clean
+.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test vm-soak matrix matrix-packages faults schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -102,12 +102,20 @@ matrix: matrix-packages .venv/dev
 matrix-packages:
 	@sh tests/packages.sh mmdebstrap debian-archive-keyring iproute2 util-linux procps
 
+# Each fault of tests/faults/faults_rows.py, done to a running system with a known truth; root. Writes the table of docs/faults.md.
+# Stopped, it goes on after the last fault that was judged; what was judged is in .faults. FAULTS='broker: EMFILE' does some and writes nothing;
+# TIMESYNCD_FAULTS_KILLS is how often the daemon is killed (100).
+faults: export PATH := $(PATH):$(CURDIR)/.unpacked/usr/sbin:$(CURDIR)/.unpacked/usr/bin
+faults: export PYTHONPATH := tests/support
+faults: test-packages .venv/dev
+	@$(BIN)/python tests/faults/faults_run.py --state .faults $(if $(FAULTS),$(FAULTS),--write docs/faults.md)
+
 # Regenerates schemas/ and the tables of docs/grandmasters.md from the code; a test fails when they differ.
 schemas: .venv/dev
 	$(BIN)/python -m timesyncd.cli.schemas
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .vm-soak .unpacked
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .vm-soak .faults .unpacked
 
 .venv/daemon: pyproject.toml
 	$(PYTHON) -m venv .venv
