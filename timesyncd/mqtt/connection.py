@@ -42,7 +42,7 @@ READ_PAUSE_S = 0.01
 
 class PacketReader(paho.Client):
     """
-    paho's client with a reader of its own. `messages` are the received ones that nobody took yet, and `arrived` is set
+    paho's client with a reader of its own. `messages` are the received ones that were not taken yet, and `arrived` is set
     when there are any. `received_s` and `retained_s` are the event loop's time of the last bytes and of the last
     retained message. `has_more`: the last recv was full. `problem` is why it ended the connection itself.
     """

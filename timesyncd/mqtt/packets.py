@@ -30,7 +30,7 @@ class Packet(NamedTuple):
 
 
 class PublishPacket(NamedTuple):
-    """A received message. `packet_id` is None at QoS 0, which nobody acknowledges. `retained`: the broker's copy."""
+    """A received message. `packet_id` is None at QoS 0, which has no acknowledgement. `retained`: the broker's copy."""
 
     topic: str
     payload: bytes
