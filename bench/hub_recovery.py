@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import paho.mqtt.client as paho
 from fleet import HUB_CORE, LOOK_EVERY_S, Load, ask, until
@@ -50,19 +51,32 @@ def fleet(nodes: int, jobs: int) -> Iterator[tuple[DaemonProcess, Mosquitto, Loa
 
 
 def job_steps(hub: DaemonProcess) -> dict[str, int]:
-    """The newest step of each job that the hub knows."""
-    items: list[dict[str, Any]] = ask(hub, "api/v1/jobs?limit=1000")["items"]
-    return {job["job_id"]: job["step"] or 0 for job in items}
+    """The newest closed step of each job that the hub joins; its state shows that only when the job was analyzed again."""
+    return {job["job_id"]: newest_step(hub, job["job_id"], job["step"] or 0) for job in jobs_of(hub)}
+
+
+def jobs_of(hub: DaemonProcess) -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = ask(hub, "api/v1/jobs?limit=1000")["items"]
+    return jobs
+
+
+def newest_step(hub: DaemonProcess, job_id: str, from_step: int) -> int:
+    """In the job's window from this step on; -1: none."""
+    try:
+        syncs = ask(hub, f"api/v1/jobs/{job_id}/window?limit=1000&from_step={from_step}")["syncs"]
+    except HTTPError:  # a hub that starts does not know the job yet
+        return -1
+    return max((sync["step"] for sync in syncs), default=-1)
 
 
 def settled_jobs(hub: DaemonProcess) -> dict[str, int]:
     """When their number no longer grows."""
-    known = job_steps(hub)
+    known = jobs_of(hub)
     while True:
         time.sleep(6)
-        before, known = known, job_steps(hub)
+        before, known = known, jobs_of(hub)
         if len(known) == len(before):
-            return known
+            return job_steps(hub)
 
 
 def known_nodes(hub: DaemonProcess) -> int:
@@ -75,19 +89,17 @@ def known_nodes(hub: DaemonProcess) -> int:
 
 def known_again_s(hub: DaemonProcess, nodes: int, jobs: dict[str, int]) -> tuple[float, float]:
     """From now until every node has moved, and until each of these jobs has a later step."""
-    began_s = time.monotonic()
+    began_s, waiting = time.monotonic(), dict(jobs)
     of_nodes = of_jobs = None
     while of_nodes is None or of_jobs is None:
-        passed_s = time.monotonic() - began_s
-        if passed_s > WITHIN_S:
-            raise SystemExit(f"not within {WITHIN_S:g} s: {known_nodes(hub)} nodes, {len(job_steps(hub))} jobs")
+        if time.monotonic() - began_s > WITHIN_S:
+            raise SystemExit(f"not within {WITHIN_S:g} s: {known_nodes(hub)} nodes; {len(waiting)} jobs are not known")
         try:
             if of_nodes is None and known_nodes(hub) >= nodes:
                 of_nodes = time.monotonic() - began_s
-            if of_jobs is None:
-                steps = job_steps(hub)
-                if all(steps.get(job, 0) > step for job, step in jobs.items()):
-                    of_jobs = time.monotonic() - began_s
+            if of_nodes is not None:
+                waiting = {job: step for job, step in waiting.items() if newest_step(hub, job, step + 1) < 0}
+                of_jobs = None if waiting else time.monotonic() - began_s
         except OSError:  # it starts
             pass
         time.sleep(LOOK_EVERY_S)
