@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import pickletools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -38,6 +39,10 @@ NO_TIMES = (
 )
 
 
+#: An object's number of one octet allocates nothing to speak of.
+_SMALL_NUMBER = 255
+
+
 class _Plain(pickle.Unpickler):
     """Resolves no global, so nothing that is loaded can run code."""
 
@@ -48,10 +53,22 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"refers to a persistent object {str(pid)[:40]!r}")
 
 
+def _check_numbering(data: bytes) -> None:
+    """
+    Raises UnpicklingError where an object has a number far beyond all objects: the unpickler would allocate a table of
+    that length, of gigabytes for ten octets.
+    """
+    number: Any
+    for count, (opcode, number, _) in enumerate(pickletools.genops(data)):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and number > max(count, _SMALL_NUMBER):
+            raise pickle.UnpicklingError(f"numbers an object {number}, after {count} operations")
+
+
 def load_dump(data: bytes, name: str) -> dict[str, Any]:
     """The dump as plain data, of a pickle or JSON. Raises TraceError."""
     try:
         if data[:1] == b"\x80" or data[:1] == b"(":
+            _check_numbering(data)
             value = _Plain(io.BytesIO(data)).load()
         else:
             value = json.loads(data)

@@ -81,6 +81,13 @@ def test_a_pickle_that_refers_to_code_is_rejected(protocol: int) -> None:
         load_dump(data, "fr_0")
 
 
+@pytest.mark.parametrize("data", [b"(tries\": [", b"\x80\x02}p4000000000\n."])
+def test_an_object_with_an_absurd_number_costs_no_memory(data: bytes) -> None:
+    """The unpickler would allocate a table up to that number: 5 or 32 GB for ten octets."""
+    with pytest.raises(TraceError, match=r"numbers an object \d+, after \d operations"):
+        load_dump(data, "fr_0")
+
+
 def test_a_class_of_the_standard_library_is_rejected_too() -> None:
     """Plain containers, texts and numbers are all that a dump needs."""
     with pytest.raises(TraceError, match="refers to collections.OrderedDict"):
