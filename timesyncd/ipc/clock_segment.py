@@ -77,6 +77,8 @@ def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
     terms = {term: word for term in TERMS if (word := next(rest)) != ABSENT}
     frequency_ppb, steering_ppb, utc_steering_ppb = _present(next(rest)), next(rest), next(rest)
     publication = Publication(next(rest), next(rest), next(rest), next(rest))
+    if frequency_ppb is None:
+        steering_ppb = utc_steering_ppb = 0
     bound = ErrorBound(
         as_of_ns=as_of_ns,
         real_minus_boot_ns=real_minus_boot_ns,
@@ -155,4 +157,4 @@ def _clock(kind: int, index: int) -> str | None:
         return None
     if kind == 1:
         return "realtime"
-    return "phc" if index == ABSENT else f"phc:{index}"
+    return "phc" if index < 0 else f"phc:{index}"

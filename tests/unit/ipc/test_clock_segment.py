@@ -253,3 +253,13 @@ def test_it_works_over_a_fork(tmp_path: Path) -> None:
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert clock.gm_now().status is ClockStatus.UNKNOWN
+
+
+def test_a_negative_index_names_no_phc() -> None:
+    """No daemon writes one; what is read of it can be written again."""
+    words = clock_segment.encode(bound_now(clock="phc:3"), EPOCH)
+    words[words.index(3)] = -1
+    bound, epoch = clock_segment.decode(words)
+
+    assert bound.clock == "phc"
+    assert clock_segment.decode(clock_segment.encode(bound, epoch)) == (bound, epoch)
