@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz soak vm-test vm-soak matrix matrix-packages faults schemas clean
+.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -64,9 +64,16 @@ gpu-check:
 bench-policies: test-packages .venv/dev
 	@cd bench && $(CURDIR)/$(BIN)/python -m policies.$(if $(filter table,$(PART)),table,run $(if $(PART),--part $(PART)))
 
+# Coverage-guided fuzzing of every parser and of a whole hub, MINUTES in all. It goes on where the last run stopped, and keeps what fails
+# in .fuzz/faults. TARGET='mqtt payload' takes one of them.
+MINUTES ?= 30
+fuzz: .venv/dev
+	@$(BIN)/python -m pip install --quiet --group fuzz
+	@$(BIN)/python fuzz/run.py --minutes $(MINUTES) $(if $(TARGET),--target '$(TARGET)')
+
 # The property tests of every parser and of the arithmetic with 5 000 examples each. What fails is kept in .hypothesis and tried
 # first by the next run, so this can be stopped at any time. PYTEST='-k decode' takes some of them.
-fuzz: .venv/dev
+properties: .venv/dev
 	$(BIN)/pytest -m hypothesis --hypothesis-profile=fuzz $(PYTEST)
 
 # The bound against a known truth: SEEDS simulated chains of each scenario, whose worst seeds are printed, then real parts for about ten
@@ -115,7 +122,7 @@ schemas: .venv/dev
 	$(BIN)/python -m timesyncd.cli.schemas
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .vm-soak .faults .unpacked
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .unpacked
 
 .venv/daemon: pyproject.toml
 	$(PYTHON) -m venv .venv

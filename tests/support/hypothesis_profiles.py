@@ -1,4 +1,4 @@
-"""How hard the property tests look: `make fuzz` takes the profile `fuzz`. No test here is about time, so none has a deadline."""
+"""How hard the property tests look: `make properties` takes the profile `fuzz`. No test here is about time, so none has a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever comes in, a parser gives a value or its own error: property tests, which `make fuzz` runs for longer."""
+"""Whatever comes in, a parser gives a value or its own error: property tests, which `make properties` runs for longer."""
 
 from __future__ import annotations
 
