@@ -22,7 +22,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from timesyncd.errors import Malformed
+from timesyncd.errors import ConfigError, Malformed
 from timesyncd.mqtt.packets import PUBLISH, Packet, PacketSplitter, PublishPacket, parse_publish
 
 T = TypeVar("T")
@@ -38,6 +38,10 @@ READ_BYTES = 65_536
 MAX_WAITING = 256
 #: Messages that arrive within this time are read together: a wake-up costs as much as a message.
 READ_PAUSE_S = 0.01
+
+
+#: What the reader needs of paho beside its public methods.
+PAHO_PARTS = ("_easy_log", "_packet_handle", "_packet_read", "_send_puback", "_sock_recv")
 
 
 class PacketReader(paho.Client):
@@ -77,7 +81,7 @@ class PacketReader(paho.Client):
         if not data:
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
         with self._msgtime_mutex:
-            self._last_bytes_received = paho.time_func()
+            self._last_msg_in = self._last_bytes_received = paho.time_func()  # the names in paho 2.1 and 2.2
         self.received_s = self._loop_time()
         try:
             return self._accept(data)
@@ -145,6 +149,10 @@ class BrokerConnection(aiomqtt.Client):
             properties=properties(PacketTypes.CONNECT, MaximumPacketSize=max_packet_bytes),
             **more,
         )
+        if missing := [name for name in PAHO_PARTS if not hasattr(paho.Client, name)]:
+            raise ConfigError(
+                f"this paho-mqtt has no {missing[0]}, which the daemon needs; install paho-mqtt 2.1 or 2.2"
+            )
         # aiomqtt makes the client itself. Its callbacks stay; only the reader differs.
         self._client.__class__ = PacketReader
         self.reader: PacketReader = self._client  # type: ignore[assignment]

@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import aiomqtt
 import pytest
+from paho.mqtt import client as paho
 from wire import hub_state
 
 from timesyncd.config import MqttSettings
+from timesyncd.errors import ConfigError
 from timesyncd.mqtt import client as module
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import ReceivedMessage
@@ -83,3 +85,12 @@ async def test_a_session_that_fails_unexpectedly_is_followed_by_another(
 
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     assert "not connected: in a library" in caplog.text
+
+
+async def test_a_paho_without_the_parts_that_the_reader_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another paho no message would ever arrive, and nothing would say so."""
+    monkeypatch.delattr(paho.Client, "_packet_read")
+    link = MqttLink(SETTINGS, "n1", 1, [HUB_STATE], lambda received: None)
+
+    with pytest.raises(ConfigError, match="this paho-mqtt has no _packet_read"):
+        link._client(None)
