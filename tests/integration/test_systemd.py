@@ -172,6 +172,7 @@ def test_the_service_keeps_what_the_daemon_and_its_jobs_need() -> None:
     assert (settings["Type"], settings["User"]) == ("notify", "timesyncd")
     assert settings["UMask"] == "0027"  # the group may read the history
     assert int(settings["WatchdogSec"]) > 0
+    assert (settings["MemoryHigh"], settings["MemoryMax"]) == ("512M", "1G")
     assert (
         int(settings["TimeoutStartSec"]) >= 4 * 70
     )  # the longest start that was measured, at a load of 16 on two cores

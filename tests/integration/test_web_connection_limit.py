@@ -13,7 +13,7 @@ from authority import Authority
 from fake_view import FakeView
 
 from timesyncd.config import WebSettings
-from timesyncd.web import tls
+from timesyncd.web import connections
 from timesyncd.web.app import WebServer, serve
 
 pytestmark = pytest.mark.integration
@@ -52,7 +52,7 @@ async def test_half_a_request_is_not_waited_for(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """The connection ends, whether it is the first request of it or a later one."""
-    monkeypatch.setattr(tls, "IDLE_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(connections, "IDLE_TIMEOUT_S", SOON_S)
     reader, writer = await connected(stack, await started(stack, WebSettings(port=0)))
     writer.write(sent)
     async with asyncio.timeout(60):
@@ -63,7 +63,7 @@ async def test_half_a_request_is_not_waited_for(
 
 async def test_a_stream_is_not_idle(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A viewer asks once and then listens, however long."""
-    monkeypatch.setattr(tls, "IDLE_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(connections, "IDLE_TIMEOUT_S", SOON_S)
     reader, writer = await connected(stack, await started(stack, WebSettings(port=0)))
     writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
     with suppress(TimeoutError):
@@ -80,7 +80,7 @@ async def test_one_connection_too_many_is_refused(
     """
     Status 503 at the limit, with one log line; after one closes the next is accepted, and the others keep working.
     """
-    monkeypatch.setattr(tls, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
     server = await started(stack, WebSettings(port=0))
     within = [await answer_of(stack, server) for _ in range(3)]
     with caplog.at_level(logging.WARNING):
@@ -113,7 +113,7 @@ async def test_a_handshake_is_not_waited_for(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Over TLS too an idle connection is closed."""
-    monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(connections, "HANDSHAKE_TIMEOUT_S", SOON_S)
     own = Authority(tmp_path).identity("server", "127.0.0.1")
     server = await started(stack, WebSettings(port=0, certificate=own.certificate, key=own.key))
     reader, writer = await connected(stack, server)

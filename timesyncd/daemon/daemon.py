@@ -19,6 +19,7 @@ from timesyncd.clocks import NS_PER_S, Clocks, Moment, RawReading, SystemClocks,
 from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings, read_file
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
+from timesyncd.daemon.memory import HeapTrimmer
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import grandmaster_verdict
@@ -104,6 +105,7 @@ class Daemon:
         self._grandmaster_memories: dict[str, GrandmasterMemory] = {}
         self._storms: dict[str, int] = {}
         self._store_damage: list[str] = []
+        self._heap = HeapTrimmer()
         self._leap_table_read_ns: int | None = None
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -394,6 +396,7 @@ class Daemon:
             self._check_suspend()
             self._restore_runtime_files()
             self._report_store_damage()
+            self._heap.tick(self._clocks.boottime_ns())
             self._read_leap_table()
             if self._clockbound is not None and self._written_bound is not None:
                 # Its clients' ages stand still in a suspend; only a write makes up for that.

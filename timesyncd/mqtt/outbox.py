@@ -6,11 +6,27 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.messages.fleet import HistoryBatch
+from timesyncd.messages.jobs import MarkBatch
 from timesyncd.messages.node import Message
 from timesyncd.mqtt.topics import CHANNELS, EVENT, HISTORY, MqttChannel, channel_of, subject_of
 
-#: The size of the queue of each channel that queues.
+#: The size of the queue of each channel that queues, in messages and in bytes.
 MAX_QUEUED = 1_000
+MAX_QUEUED_BYTES = 16 * 2**20
+#: What a message takes in memory, about: without its marks or rows, and for each of them.
+_MESSAGE_BYTES, _MARK_BYTES, _ROW_BYTES = 4_096, 512, 2_048
+
+
+def weight_of(message: Message | None) -> int:
+    """An estimate of its memory in bytes, which serializes nothing."""
+    match message:
+        case MarkBatch():
+            return _MESSAGE_BYTES + _MARK_BYTES * len(message.marks)
+        case HistoryBatch():
+            return _MESSAGE_BYTES + _ROW_BYTES * len(message.rows)
+        case _:
+            return _MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +58,8 @@ class Outbox:
     """
     The messages to send: of a retained or addressed channel the newest per subject, of every other channel a queue.
 
-    It also stores the newest sent message of each retained topic, to repeat it on a new connection. A full queue drops
-    its oldest message. `dropped` counts these and expired messages.
+    It also stores the newest sent message of each retained topic, to repeat it on a new connection. A queue that has too
+    many messages, or too many bytes, drops its oldest ones. `dropped` counts these and expired messages.
     """
 
     def __init__(self, node: str) -> None:
@@ -51,6 +67,7 @@ class Outbox:
         self._node = node
         self._latest: dict[tuple[str, str], OutgoingMessage] = {}
         self._unsent: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._queued_bytes = {channel.name: 0 for channel in CHANNELS}
         self._queues = {channel.name: deque[OutgoingMessage]() for channel in CHANNELS if not _newest_suffices(channel)}
 
     def __len__(self) -> int:
@@ -70,9 +87,10 @@ class Outbox:
             return
         queue = self._queues[channel.name]
         queue.append(outgoing)
-        if len(queue) > MAX_QUEUED:
-            queue.popleft()
-            self.dropped += 1
+        self._queued_bytes[channel.name] += weight_of(message)
+        while self._is_over(queue, channel.name, now_ns):
+            self._pop_left(queue)
+            self.dropped += channel is not HISTORY
 
     def clear(self, channel: MqttChannel, subject: str) -> None:
         self._store(OutgoingMessage(channel, subject, None, queued_ns=0))
@@ -110,9 +128,11 @@ class Outbox:
         """
         if _newest_suffices(outgoing.channel):
             return
-        queue = self._queues[outgoing.channel.name]
-        if len(queue) < MAX_QUEUED:
+        name, weight = outgoing.channel.name, weight_of(outgoing.message)
+        queue = self._queues[name]
+        if len(queue) < MAX_QUEUED and self._queued_bytes[name] + weight <= MAX_QUEUED_BYTES:
             queue.appendleft(outgoing)
+            self._queued_bytes[name] += weight
         else:
             self.dropped += 1
 
@@ -127,15 +147,27 @@ class Outbox:
     def _pop(self, max_qos: int) -> OutgoingMessage | None:
         events = self._queues[EVENT.name]
         if events and events[0].qos <= max_qos:
-            return events.popleft()
+            return self._pop_left(events)
         for key in self._unsent:
             if self._latest[key].qos <= max_qos:
                 del self._unsent[key]
                 return self._latest[key]
         for queue in self._queues.values():
             if queue and queue[0].qos <= max_qos:
-                return queue.popleft()
+                return self._pop_left(queue)
         return None
+
+    def _is_over(self, queue: deque[OutgoingMessage], name: str, now_ns: int) -> bool:
+        """Whether the queue's oldest message must go: there are too many, or it expired."""
+        if len(queue) > MAX_QUEUED or (self._queued_bytes[name] > MAX_QUEUED_BYTES and len(queue) > 1):
+            return True
+        remaining_s = queue[0].remaining_s(now_ns) if queue else None
+        return remaining_s is not None and remaining_s <= 0
+
+    def _pop_left(self, queue: deque[OutgoingMessage]) -> OutgoingMessage:
+        outgoing = queue.popleft()
+        self._queued_bytes[outgoing.channel.name] -= weight_of(outgoing.message)
+        return outgoing
 
 
 def _newest_suffices(channel: MqttChannel) -> bool:

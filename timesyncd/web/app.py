@@ -24,7 +24,7 @@ from timesyncd import config
 from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
 from timesyncd.store.engine import StoreLocation
-from timesyncd.web import api, auth, openapi, stream, tls
+from timesyncd.web import api, auth, connections, openapi, stream, tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
 from timesyncd.web.stream import EventStream
@@ -62,6 +62,7 @@ MAX_REQUEST_LINE_BYTES = 262_144
 SHUTDOWN_TIMEOUT_S = 2.0
 
 LISTENING = web.AppKey("listening", str)
+LIMITER = web.AppKey("limiter", connections.ConnectionLimiter)
 
 
 def is_allowed_host(listening: str, host_header: str | None) -> bool:
@@ -93,7 +94,9 @@ class WebServer:
         url: str,
         access: Access,
         certificate_reload: asyncio.Task[None] | None,
+        limiter: connections.ConnectionLimiter,
     ) -> None:
+        self._limiter = limiter
         self.url = url
         self._runner = runner
         self._listener = listener
@@ -112,6 +115,7 @@ class WebServer:
             with suppress(asyncio.CancelledError):
                 await self._certificate_reload
         self._listener.close()
+        self._limiter.close()
         await self._runner.cleanup()
 
 
@@ -124,24 +128,26 @@ async def serve(settings: config.WebSettings, view: View, store: StoreLocation |
     access, context = Access(settings), tls.server_context(settings)
     for warning in access_warnings(settings):
         log.warning("web: %s", warning)
+    app, limiter = application(view, settings.host, access, store), connections.ConnectionLimiter()
+    app[LIMITER] = limiter
     runner = web.AppRunner(
-        application(view, settings.host, access, store),
+        app,
         handler_cancellation=True,
         access_log=None,
         shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         max_line_size=MAX_REQUEST_LINE_BYTES,
-        keepalive_timeout=tls.IDLE_TIMEOUT_S,
+        keepalive_timeout=connections.IDLE_TIMEOUT_S,
     )
     await runner.setup()
     assert runner.server is not None
     try:
-        listener = await tls.ConnectionLimiter(runner.server).listen(settings.host, settings.port, context)
+        listener = await limiter.listen(runner.server, settings.host, settings.port, context)
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(f"web: cannot listen on {settings.host} port {settings.port}: {error.strerror}") from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http{'s' if context else ''}://{host}:{listener.sockets[0].getsockname()[1]}/"
-    return WebServer(runner, listener, url, access, _start_certificate_reload(context, settings))
+    return WebServer(runner, listener, url, access, _start_certificate_reload(context, settings), limiter)
 
 
 def _start_certificate_reload(
@@ -154,7 +160,8 @@ def _start_certificate_reload(
 
 def application(view: View, listening: str, access: Access, store: StoreLocation | None) -> web.Application:
     app = web.Application(
-        middlewares=[_check_host, _check_method, AccessGuard().check_role], client_max_size=auth.MAX_FORM_BYTES
+        middlewares=[_check_room, _check_host, _check_method, AccessGuard().check_role],
+        client_max_size=auth.MAX_FORM_BYTES,
     )
     app[api.VIEW] = view
     if store is not None:
@@ -180,6 +187,14 @@ def application(view: View, listening: str, access: Access, store: StoreLocation
 @cache
 def _openapi_json() -> bytes:
     return json.dumps(openapi.document(ROUTES)).encode()
+
+
+@web.middleware
+async def _check_room(request: web.Request, handler: Handler) -> web.StreamResponse:
+    limiter = request.app.get(LIMITER)
+    if limiter is None or limiter.has_room:
+        return await handler(request)
+    return error_response(503, "clients do not read what they requested; retry in 5 s", {"Retry-After": "5"})
 
 
 @web.middleware

@@ -25,6 +25,7 @@ from typing import get_args
 from aiohttp import web
 
 from timesyncd.feed import Subscription
+from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import NodeState
 from timesyncd.web.query import BadQuery, StreamQuery
 from timesyncd.web.responses import error_response
@@ -34,6 +35,10 @@ from timesyncd.web.view import StreamEvent, StreamEventKind, View
 #: The size of each viewer's queue, and of the replay buffer for viewers that reconnect.
 QUEUE_SIZE = 256
 MAX_REPLAYED = 1_000
+MAX_REPLAYED_BYTES = 8 * 2**20
+MAX_QUEUED_BYTES = 4 * 2**20
+#: What an event takes in memory with its frame, about: without the ranks of a job, and for each rank.
+EVENT_BYTES, RANK_BYTES = 4_096, 1_536
 #: The replay buffer is cleared after this time without a viewer.
 REPLAY_KEPT_S = 300
 MAX_VIEWERS = 64
@@ -78,13 +83,36 @@ class StreamFilter:
         return is_large and self.nodes is None if self.kinds is None else "fleet" in self.kinds
 
 
+def weight_of(event: StreamEvent) -> int:
+    """An estimate of its memory in bytes, which serializes nothing."""
+    return EVENT_BYTES + RANK_BYTES * (len(event.data.ranks) if isinstance(event.data, JobState) else 0)
+
+
 class Viewer(Subscription[NumberedEvent]):
-    """One connection; `opening` is what the server sends first: the snapshot, or what the viewer missed."""
+    """
+    One connection; `opening` is what the server sends first: the snapshot, or what the viewer missed.
+
+    A queue beyond MAX_QUEUED_BYTES loses its oldest events, as one beyond QUEUE_SIZE does.
+    """
 
     def __init__(self, stream_filter: StreamFilter, opening: bytes) -> None:
         super().__init__(QUEUE_SIZE)
         self.filter = stream_filter
         self.opening = opening
+        self._queued_bytes = 0
+
+    def put(self, value: NumberedEvent) -> None:
+        weight = weight_of(value[1])
+        while self._queue and (self._queued_bytes + weight > MAX_QUEUED_BYTES or len(self._queue) >= QUEUE_SIZE):
+            self._queued_bytes -= weight_of(self._queue.popleft()[1])
+            self.dropped += 1
+        self._queued_bytes += weight
+        super().put(value)
+
+    async def __anext__(self) -> NumberedEvent:
+        value = await super().__anext__()
+        self._queued_bytes -= weight_of(value[1])
+        return value
 
 
 class EventStream:
@@ -99,7 +127,8 @@ class EventStream:
         self._view = view
         self._incarnation = secrets.token_hex(4)
         self._number = 0
-        self._replay: deque[tuple[int, StreamEvent]] = deque(maxlen=MAX_REPLAYED)
+        self._replay: deque[tuple[int, StreamEvent]] = deque()
+        self._replay_bytes = 0
         self._own = ""
         self._is_large = False
         self._task: asyncio.Task[None] | None = None
@@ -131,6 +160,9 @@ class EventStream:
         """Queues an event for each viewer whose filter it matches."""
         self._number += 1
         self._replay.append((self._number, event))
+        self._replay_bytes += weight_of(event)
+        while self._replay_bytes > MAX_REPLAYED_BYTES or len(self._replay) > MAX_REPLAYED:
+            self._replay_bytes -= weight_of(self._replay.popleft()[1])
         for viewer in self.viewers:
             if self._matches(viewer.filter, event):
                 viewer.put((self._number, event))
@@ -157,6 +189,7 @@ class EventStream:
     def _stop(self) -> None:
         self._view.events.unsubscribe(self)
         self._replay.clear()
+        self._replay_bytes = 0
         self._task = None
 
     async def _run(self) -> None:
@@ -225,6 +258,7 @@ async def frames(
     """
     reported = 0
     yield viewer.opening
+    viewer.opening = b""  # sent; it may be large
     while True:
         try:
             async with asyncio.timeout(heartbeat_s):

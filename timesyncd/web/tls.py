@@ -1,9 +1,4 @@
-"""
-The HTTP server's connections: TLS with the configured certificate, which reloads without a restart, and a limit on
-their number.
-
-The limit exists because each connection takes a file descriptor, and the rest of the daemon needs some too.
-"""
+"""The HTTP server's TLS: the configured certificate, which reloads without a restart."""
 
 from __future__ import annotations
 
@@ -11,9 +6,7 @@ import asyncio
 import logging
 import ssl
 from pathlib import Path
-from typing import Any, cast
-
-from aiohttp import web
+from typing import Any
 
 from timesyncd.config import WebSettings
 from timesyncd.errors import ConfigError
@@ -21,15 +14,6 @@ from timesyncd.errors import ConfigError
 log = logging.getLogger(__name__)
 
 RELOAD_INTERVAL_S = 60.0
-MAX_CONNECTIONS = 512
-HANDSHAKE_TIMEOUT_S = 10.0
-#: How long a connection may stay open without a complete request head: longer than proxies keep an idle one for reuse.
-IDLE_TIMEOUT_S = 75.0
-LOG_INTERVAL_S = 60.0
-
-_TOO_MANY_CONNECTIONS = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
-)
 
 
 def server_context(settings: WebSettings) -> ssl.SSLContext | None:
@@ -98,45 +82,3 @@ def certificate_name(certificate: dict[str, Any]) -> str:
     """The common name in a verified certificate."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return str(names[0]) if names else "a certificate without a common name"
-
-
-class ConnectionLimiter:
-    """Passes each new connection to the server, or answers 503 while MAX_CONNECTIONS are open."""
-
-    def __init__(self, server: web.Server) -> None:
-        self._server = server
-        self._logged_s = -LOG_INTERVAL_S
-
-    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> asyncio.Server:
-        """Raises OSError."""
-        loop = asyncio.get_running_loop()
-        timeout_s = HANDSHAKE_TIMEOUT_S if context else None
-        return await loop.create_server(
-            lambda: _PendingConnection(self), host, port, ssl=context, ssl_handshake_timeout=timeout_s
-        )
-
-    def accept_or_reject(self, transport: asyncio.Transport) -> None:
-        if len(self._server.connections) >= MAX_CONNECTIONS:
-            transport.write(_TOO_MANY_CONNECTIONS)
-            transport.close()
-            self._log_rejection()
-            return
-        handler = self._server()
-        transport.set_protocol(handler)
-        handler.connection_made(transport)
-
-    def _log_rejection(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._logged_s >= LOG_INTERVAL_S:
-            log.warning("web: rejected a connection: %d connections are open, which is the limit", MAX_CONNECTIONS)
-            self._logged_s = now_s
-
-
-class _PendingConnection(asyncio.Protocol):
-    """The protocol of a connection until it is established, which over TLS is after the handshake."""
-
-    def __init__(self, limiter: ConnectionLimiter) -> None:
-        self._limiter = limiter
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._limiter.accept_or_reject(cast(asyncio.Transport, transport))

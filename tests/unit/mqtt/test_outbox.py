@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from batches import mark
 from wire import cloud_event, grandmaster, history, marks, node_state, stored
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.messages.jobs import MarkBatch
 from timesyncd.messages.node import Message
 from timesyncd.mqtt.outbox import MAX_QUEUED, Outbox
 from timesyncd.mqtt.topics import DAY_S, EVENT, JOB_STATE, MARKS, NODE_STATE, STORED
@@ -190,3 +192,29 @@ def _drain(outbox: Outbox) -> list[Message | None]:
         outbox.mark_sent(outgoing)
         messages.append(outgoing.message)
     return messages
+
+
+def test_marks_are_bounded_in_bytes() -> None:
+    """Datagrams of 512 marks fill the memory's share long before the queue has its number of messages; the newest stay."""
+    outbox = Outbox("n1")
+    many = marks(0).model_copy(update={"marks": [mark(step) for step in range(512)]})
+    for sequence in range(MAX_QUEUED):
+        outbox.put(many.model_copy(update={"sequence": sequence}), 0)
+    sent = []
+    while outgoing := outbox.next(0):
+        assert isinstance(outgoing.message, MarkBatch)
+        sent.append(outgoing.message.sequence)
+
+    assert 10 < len(sent) < 100
+    assert sent == list(range(MAX_QUEUED - len(sent), MAX_QUEUED))
+    assert outbox.dropped == MAX_QUEUED - len(sent)
+
+
+def test_marks_expire_when_others_are_put() -> None:
+    """While no broker takes anything, what nobody may receive any more takes no memory."""
+    outbox = Outbox("n1")
+    for second in range(60):
+        outbox.put(marks(second), second * NS_PER_S)
+
+    assert len(outbox) == 10
+    assert outbox.dropped == 50

@@ -1,0 +1,50 @@
+"""
+Gives freed memory back to the system, which glibc does not do by itself: after a flood the daemon is as small as before.
+
+Another C library is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from timesyncd.clocks import NS_PER_S
+
+#: Of mallopt(3), and the size from which a block is mapped alone, so that freeing it frees its pages.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGE_BYTES = 65_536
+CHECK_EVERY_NS = 10 * NS_PER_S
+#: Growth by less than a fiftieth is not worth the milliseconds.
+_GROWTH = 50
+
+
+class HeapTrimmer:
+    """Trims the heap where the process has grown since the last time."""
+
+    def __init__(self) -> None:
+        self._next_check_ns = 0
+        self._trimmed_pages = 0
+        self._trim: Callable[[int], object] | None = None
+        try:
+            import ctypes  # its import maps memory, which a hardened service may refuse
+
+            library = ctypes.CDLL(None)
+            self._trim = library.malloc_trim
+            library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+            library.mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+        except (AttributeError, ImportError, MemoryError, OSError):
+            return
+
+    def tick(self, now_boottime_ns: int) -> None:
+        """To be called each second or so."""
+        if self._trim is None or now_boottime_ns < self._next_check_ns:
+            return
+        self._next_check_ns = now_boottime_ns + CHECK_EVERY_NS
+        if _resident_pages() > self._trimmed_pages + self._trimmed_pages // _GROWTH:
+            self._trim(0)
+            self._trimmed_pages = _resident_pages()
+
+
+def _resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
