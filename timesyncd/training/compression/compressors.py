@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from typing import Any
@@ -207,6 +207,20 @@ class TopKFeedback(Gathered):
         #: By bucket of the present step: the two squared norms of each rank.
         self._norms: dict[int, torch.Tensor] = {}
         self._begun = False
+        #: Whether the caller reads `unread` between two steps and gives its values to `accept`: no hook reads the device then.
+        self.reads_between_steps = False
+
+    @property
+    def unread(self) -> list[torch.Tensor]:
+        """What the gain test needs the values of, where its window is full."""
+        if self._gain is None or self._gain.steps + len(self._unread) < WINDOW:
+            return []
+        return [each for each in self._unread if each is not None]
+
+    def accept(self, values: Sequence[float]) -> None:
+        """`values`: those of `unread`."""
+        if self._gain is not None and self._gain.steps + len(self._unread) >= WINDOW:
+            self._add_steps(values)
 
     @property
     def gain(self) -> Gain | None:
@@ -250,16 +264,19 @@ class TopKFeedback(Gathered):
             self._unread.append(None)
         elif norms:
             self._unread.append(torch.cat([norms[index] for index in sorted(norms)]).sum(0))
-        if self._gain.steps + len(self._unread) == WINDOW:
+        if self._gain.steps + len(self._unread) == WINDOW and not self.reads_between_steps:
             self._read_norms()
 
     def _read_norms(self) -> None:
-        """Passes them to the gain test: the same numbers in the same order on every rank."""
+        sums = [each for each in self._unread if each is not None]
+        self._add_steps(torch.stack(sums).view(-1).tolist() if sums else [])
+
+    def _add_steps(self, values: Sequence[float]) -> None:
+        """Passes the norms to the gain test: the same numbers in the same order on every rank."""
         unread, self._unread = self._unread, []
-        sums = [each for each in unread if each is not None]
-        read = iter(torch.stack(sums).tolist() if sums else [])
+        pairs = iter(zip(values[::2], values[1::2], strict=True))
         for each in unread:
-            sent, whole = (1.0, 1.0) if each is None else next(read)
+            sent, whole = (1.0, 1.0) if each is None else next(pairs)
             if self._gain is not None:
                 self._gain.add_step(*((sent, whole) if math.isfinite(whole) else (0.0, 0.0)))
 

@@ -24,6 +24,25 @@ from timesyncd.training.torch.averaging import Span
 _KEPT_STEPS = 256
 
 
+class SpanSum:
+    """The sum of spans of a device's time, of those that it has reached the end of."""
+
+    def __init__(self, times: Times) -> None:
+        self._times = times
+        self._spans: deque[Span] = deque()
+        self._ns = 0
+
+    def add(self, begin: Any, end: Any) -> None:
+        self._spans.append((begin, end))
+        self.known_ns()
+
+    def known_ns(self) -> int:
+        while self._spans and (took_ns := self._times.elapsed_ns(*self._spans[0])) is not None:
+            self._spans.popleft()
+            self._ns += took_ns
+        return self._ns
+
+
 @dataclass(frozen=True, slots=True)
 class StepSummary:
     """

@@ -272,3 +272,14 @@ def _own_store() -> Any:
         return store.clone()
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
+
+
+def raise_cause(error: RuntimeError, *checks: Callable[[], None]) -> None:
+    """Raises SyncError where a check finds why a collective failed. A check whose group has failed too finds nothing."""
+    for check in checks:
+        try:
+            check()
+        except SyncError as cause:
+            raise cause from error
+        except RuntimeError:
+            continue

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +25,7 @@ from timesyncd.client.torch.steps import Record, steps_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.training.compression import compression_hook, compressor
+from timesyncd.training.compression.compressors import TopKFeedback
 from timesyncd.training.policy.auto import Auto, Controller
 from timesyncd.training.policy.groups import Levels
 from timesyncd.training.policy.policies import ChangeReason, Decision, LocalSGD
@@ -49,8 +49,8 @@ from timesyncd.training.torch.actions import (
     with_closure,
 )
 from timesyncd.training.torch.agreement import Agreement
-from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, Span, local_gradient
-from timesyncd.training.torch.measurements import Dissimilarity, StepTimer
+from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, local_gradient
+from timesyncd.training.torch.measurements import Dissimilarity, SpanSum, StepTimer
 from timesyncd.training.torch.notices import Notices
 from timesyncd.training.torch.passes import Passes
 from timesyncd.training.torch.process_groups import collective_errors, group_apart, row_group
@@ -65,7 +65,7 @@ from timesyncd.training.torch.replicas import (
 from timesyncd.training.torch.report import Change, Report
 from timesyncd.training.torch.rows import RowExchange
 from timesyncd.training.torch.scaler import ScalerWatch
-from timesyncd.training.torch.standstill import Place, Position, Standstill
+from timesyncd.training.torch.standstill import Place, Position, Standstill, raise_cause
 from timesyncd.training.torch.topology_groups import TwoLevel, two_level
 
 _log = logging.getLogger(__name__)
@@ -100,11 +100,11 @@ class Synchronizer:
         self._override = PolicyOverride()
         self._rows: list[list[Row]] = []
         self._decision = Decision.LOCAL
-        self._sync_ns = self._sent_bytes = 0
-        self._sync_spans: deque[Span] = deque()
+        self._sent_bytes = 0
         self._reducer: BucketReducer = DenseReducer(self._group)
         self._replicas = ReplicaCheck(job, replicas)
         self._timer = StepTimer(times_of(ddp.device if ddp.device is not None else torch.device("cpu")))
+        self._sync_time = SpanSum(self._timer.times)
         self._dissimilarity = Dissimilarity()
         self._controller: Controller | None = None
         self._changes: list[Change] = []
@@ -206,14 +206,13 @@ class Synchronizer:
 
     def report(self) -> Report:
         schedule = self._schedule
-        self._count_sync_spans()
         return Report(
             policy=self.policy,
             steps=schedule.step,
             rounds=schedule.rounds,
             lssr=1 - schedule.rounds / schedule.step if schedule.step else None,
             sent_bytes=self._sent_bytes + self._reducer.sent_bytes,
-            sync_ns=self._sync_ns,
+            sync_ns=self._sync_time.known_ns(),
             rows_waited=self._exchange.rows_waited,
             rows_waited_ns=self._exchange.rows_waited_ns,
             replicas_checked=self._replicas.checked,
@@ -345,7 +344,10 @@ class Synchronizer:
     def _reducer_for(self, strategy: Strategy) -> BucketReducer:
         if strategy.compression is None:
             return self._groups or DenseReducer(self._group)
-        return compressor(strategy.compression, self._group, replica_tensors(self._ddp))
+        made = compressor(strategy.compression, self._group, replica_tensors(self._ddp))
+        if isinstance(made, TopKFeedback):
+            made.reads_between_steps = True
+        return made
 
     def _forward(self) -> None:
         self._standstill.note()
@@ -377,6 +379,8 @@ class Synchronizer:
             is_scaled = self._is_empty or getattr(self._optimizer, "found_inf", None) is not None
             squared = None if is_scaled and (self._voter is None or self._is_empty) else square_norm(self._ddp)
             self._agreement.send(self._row(squared))
+        elif isinstance(self._reducer, TopKFeedback):
+            self._reducer.accept(*read_together(self._reducer.unread))
         if self._action.before_optimizer:
             self._decide()
             if takes := self._action.takes_gradients_in(self._decision):
@@ -465,9 +469,16 @@ class Synchronizer:
         if self._action.averaging is not None:
             for transfer in self._action.averaging.take_transfers():
                 self._timer.add_transfer(*transfer)
-        losses, hashed, dissimilar, norm = read_together(
-            self._timer.unread, self._replicas.unread, self._dissimilarity.unread, [] if squared is None else [squared]
+        gathered = self._reducer if isinstance(self._reducer, TopKFeedback) else None
+        losses, hashed, dissimilar, norm, sums = read_together(
+            self._timer.unread,
+            self._replicas.unread,
+            self._dissimilarity.unread,
+            [] if squared is None else [squared],
+            [] if gathered is None else gathered.unread,
         )
+        if gathered is not None:
+            gathered.accept(sums)
         replica, replica_round = self._replicas.take_hash(hashed)
         summary = self._timer.summarize(losses)
         self._notices.measure(self._schedule.step, summary.unfit_ago, norm)
@@ -515,19 +526,12 @@ class Synchronizer:
             yield
         if averaging is not None:
             ended = times.now()
-            self._sync_spans.append((began, ended))
-            self._count_sync_spans()
+            self._sync_time.add(began, ended)
             self._timer.add_wait(began, ended)
         if record is not None:
             with steps.safely:
                 record.end = record.stamps.now()
                 steps.complete(record)
-
-    def _count_sync_spans(self) -> None:
-        """Add the durations that are known by now."""
-        while self._sync_spans and (took_ns := self._timer.times.elapsed_ns(*self._sync_spans[0])) is not None:
-            self._sync_spans.popleft()
-            self._sync_ns += took_ns
 
     def _position(self) -> Position:
         awaited = self._exchange.awaited
@@ -541,14 +545,7 @@ class Synchronizer:
         )
 
     def _raise_cause(self, error: RuntimeError) -> None:
-        """Raises SyncError where rows, or a look at the other ranks, show why a collective failed."""
-        try:
-            self._exchange.check_arrived()
-            self._standstill.interrupt()
-        except SyncError as cause:
-            raise cause from error
-        except RuntimeError:  # the rows' group has failed too
-            return
+        raise_cause(error, self._exchange.check_arrived, self._standstill.interrupt)
 
     @contextlib.contextmanager
     def _as_sync_error(self, what: str) -> Iterator[None]:
