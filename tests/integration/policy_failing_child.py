@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from timesyncd.client import Job
+from timesyncd.client.torch.metering import metered
 from timesyncd.errors import SyncError
 from timesyncd.training.torch import synchronizer
 from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
@@ -86,6 +87,21 @@ def train(sync: Synchronizer, ddp: DDP, optimizer: Skips, case: str) -> None:
     sync.close()
 
 
+def outcome_without_policy(job: Job, ddp: DDP, optimizer: Skips) -> dict[str, str]:
+    """The module is metered only; rank 1 is killed."""
+    metered(job, ddp, optimizer)
+    try:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            if dist.get_rank() == 1 and step == FATAL:
+                die()
+            loss_of(ddp, dist.get_rank(), step).backward()
+            optimizer.step()
+    except RuntimeError as error:
+        return {"error": type(error).__name__, "text": str(error)}
+    return {"error": "", "text": ""}
+
+
 def main() -> None:
     reader = argparse.ArgumentParser()
     reader.add_argument("--folder", type=Path)
@@ -99,6 +115,9 @@ def main() -> None:
     skipped = FATAL if arguments.case == "skipped" and dist.get_rank() == 1 else None
     optimizer = Skips(ddp.parameters(), skipped)
     outcome = {"error": "", "text": ""}
+    if arguments.policy == "none":
+        print(json.dumps(outcome_without_policy(job, ddp, optimizer)), flush=True)
+        os._exit(0)
     sync = synchronized(job, ddp, optimizer, arguments.policy)
     try:
         with sync:

@@ -112,6 +112,14 @@ def test_under_bsp_the_backward_pass_raises(tmp_path: Path, policy: str, error: 
         assert outcome["step"] in (9, 10)
 
 
+def test_without_a_policy_the_error_is_torch_s(tmp_path: Path) -> None:
+    """Where the module is metered only, it names neither a class nor a remedy of ours."""
+    for outcome in survivors(tmp_path, "none", "killed"):
+        assert outcome["error"] == "RuntimeError"
+        assert "gloo/transport" in outcome["text"]
+        assert "SyncError" not in outcome["text"] and "restart the job" not in outcome["text"]
+
+
 @pytest.mark.parametrize("policy", ["selsync(delta=0.02, late=0)", "local_sgd(h=10)"])
 def test_ranks_wait_for_a_silent_rank_until_the_group_s_time_out(tmp_path: Path, policy: str) -> None:
     """Rows too: their group has the job's time-out."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
+from weakref import WeakSet
 
 import torch
 
 from timesyncd.errors import SyncError
 
 _T = TypeVar("_T")
+
+#: The policies in force in this process. Without one, an error of torch stays torch's.
+policies_in_force: WeakSet[object] = WeakSet()
 
 
 def first_sentence(error: RuntimeError) -> str:
@@ -27,10 +31,12 @@ def peer_loss_text(operation: str, error: RuntimeError) -> str:
 
 def reduced_value(gradients: torch.futures.Future[_T]) -> _T:
     """
-    The value of a finished reduction. Raises SyncError.
+    The value of a finished reduction. Raises SyncError where a policy is in force, else torch's error.
 
     Chain it to the reduction's future: the reducer reports the error of a chained future only, as a RuntimeError with its text.
     """
+    if not policies_in_force:
+        return gradients.value()
     with peer_loss_as_sync_error():
         return gradients.value()
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from timesyncd.client.job import Job
 from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch.metering import meter_ddp, metered
-from timesyncd.client.torch.peer_loss import peer_loss_text
+from timesyncd.client.torch.peer_loss import peer_loss_text, policies_in_force
 from timesyncd.client.torch.stamps import times_of
 from timesyncd.client.torch.steps import Record, steps_of
 from timesyncd.errors import SyncError
@@ -129,6 +129,7 @@ class Synchronizer:
             self._exchange.send(first)
             self._schedule.check_start(self._exchange.receive(first.step, Purpose.START))
         self._start(strategy, ChangeReason.STARTED, "given by the script at the start")
+        policies_in_force.add(self)
 
     @property
     def policy(self) -> str:
@@ -557,6 +558,7 @@ class Synchronizer:
             raise SyncError(f"{where}: {peer_loss_text(what, error)}") from error
 
     def _detach(self) -> None:
+        policies_in_force.discard(self)
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
