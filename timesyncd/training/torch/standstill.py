@@ -201,6 +201,18 @@ class Standstill:
         if self.text is not None:
             raise SyncError(self.text)
 
+    def find_cause(self) -> None:
+        """As `interrupt`, for a rank whose collective failed: another rank may have ended because it knew earlier."""
+        self.interrupt()
+        if self._store is not None and self._read_found():
+            self.interrupt()
+
+    def _read_found(self) -> bool:
+        """Whether it was found that the ranks wait for each other for good."""
+        if self._store.check([f"{self._key}/found"]):
+            self.text = self._store.get(f"{self._key}/found").decode()
+        return self.text is not None
+
     def close(self) -> None:
         """At the latest when the process ends: the thread must not be in the store then."""
         if self._store is not None and not self._stop.is_set():
@@ -227,10 +239,8 @@ class Standstill:
         self._publish(here)
         if self._rank == 0:
             self._compare()
-        if self._store.check([f"{self._key}/found"]):
-            self.text = self._store.get(f"{self._key}/found").decode()
-            if here.place is not Place.EXCHANGE:  # its script does not come to an error of ours
-                _log.error("%s", self.text)
+        if self._read_found() and here.place is not Place.EXCHANGE:  # its script does not come to an error of ours
+            _log.error("%s", self.text)
 
     def _here(self) -> Position:
         known = replace(self._position(), rank=self._rank, looks=self._looks)

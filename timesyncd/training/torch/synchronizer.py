@@ -546,7 +546,7 @@ class Synchronizer:
         )
 
     def _raise_cause(self, error: RuntimeError) -> None:
-        raise_cause(error, self._exchange.check_arrived, self._standstill.interrupt)
+        raise_cause(error, self._exchange.check_arrived, self._standstill.find_cause)
 
     @contextlib.contextmanager
     def _as_sync_error(self, what: str) -> Iterator[None]:
