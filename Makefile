@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults schemas clean
+.PHONY: run check floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -121,13 +121,42 @@ faults: test-packages .venv/dev
 schemas: .venv/dev
 	$(BIN)/python -m timesyncd.cli.schemas
 
-clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .unpacked
+# The newest versions that pyproject.toml allows, with the hashes of every platform's files. The lock is made on the oldest Python, which
+# needs the most packages.
+lock: .venv/daemon
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet pip-tools
+	CUSTOM_COMPILE_COMMAND='make lock' .venv-lock/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra daemon --extra demo \
+		--output-file requirements/run.lock pyproject.toml requirements/installer.in
+	rm -r .venv-lock
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/run.lock
+	$(BIN)/python requirements/dependencies.py licences > requirements/licences.md
 
-.venv/daemon: pyproject.toml
+# The unit tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one that there is.
+EXTRAS = audit,daemon,demo,mib,parquet,postgresql
+test-versions:
+	$(PYTHON) requirements/dependencies.py lowest > .lowest-versions
+	$(PYTHON) -m venv --clear .venv-lowest && .venv-lowest/bin/python -m pip install --quiet --upgrade pip
+	.venv-lowest/bin/python -m pip install --quiet --constraint .lowest-versions --editable '.[$(EXTRAS)]' --group dev
+	.venv-lowest/bin/pytest --numprocesses 2 --dist loadfile tests/unit $(PYTEST)
+	$(PYTHON) -m venv --clear .venv-newest && .venv-newest/bin/python -m pip install --quiet --upgrade pip
+	.venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[$(EXTRAS)]' --group dev
+	.venv-newest/bin/pytest --numprocesses 2 --dist loadfile tests/unit $(PYTEST)
+	rm -r .venv-lowest .venv-newest .lowest-versions
+
+# Each entry point of a daemon that needs no credential is flooded for a minute (tests/integration/test_floods.py; `make test` does so for seconds).
+floods: .venv/dev
+	TIMESYNCD_FLOOD_S=60 $(BIN)/pytest -s tests/integration/test_floods.py $(PYTEST)
+
+clean:
+	rm -rf .venv .venv-lock .venv-lowest .venv-newest .lowest-versions build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .unpacked
+
+# From a lock file with hashes, on any Python from 3.11 on; it brings pip and setuptools too, so nothing else is downloaded.
+.venv/daemon: pyproject.toml requirements/run.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install -qq --editable '.[daemon,demo]'
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/run.lock
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/dev: .venv/daemon

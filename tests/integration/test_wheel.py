@@ -65,12 +65,19 @@ def tree() -> list[Path]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy, as from an unpacked source."""
+    return built_wheel(tmp_path_factory)
+
+
+def built_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for path in tree():
         (copy / path.parent).mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, copy / path)
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, "."], cwd=copy, check=True
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, "."],
+        cwd=copy,
+        check=True,
+        env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"},
     )
     [built] = out.iterdir()
     return built
@@ -125,6 +132,11 @@ def test_the_wheel_holds_the_tree_and_nothing_else(wheel: Path) -> None:
 
     assert held == wanted
     assert {"timesyncd/py.typed", "timesyncd/schemas/SHM.md", "timesyncd/web/page/index.html"} < held
+
+
+def test_two_builds_are_the_same_octets(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """With SOURCE_DATE_EPOCH, from another folder and at another time."""
+    assert built_wheel(tmp_path_factory).read_bytes() == wheel.read_bytes()
 
 
 def test_alone_it_prints_the_time_or_the_reason(alone: Path, tmp_path: Path) -> None:
