@@ -162,6 +162,17 @@ def paused(measurement: Measurement) -> None:
             node.qmp("cont")
 
 
+def suspended(measurement: Measurement) -> None:
+    """
+    The node sleeps. Until its daemon has seen that, a second at most, programs see a bound that aged through the sleep, while the kernel set
+    the clock by one of a second's resolution.
+    """
+    time.sleep(8)
+    with measurement.pausing("suspend to memory") as pause:
+        measurement.pair.node.sleep(3, pause.has_stopped)
+        time.sleep(1)
+
+
 def migrated(measurement: Measurement) -> None:
     """
     The node's machine is saved into a file and goes on in another QEMU; its VMClock counts the disruption.
@@ -194,6 +205,7 @@ SCENARIOS = (
     Scenario("clock-set-by-hand", clock_set_by_hand, 38),
     Scenario("slewed-by-hand", slewed_by_hand, 25),
     Scenario("paused", paused, 32),
+    Scenario("suspended", suspended, 60),
     Scenario("migrated", migrated, 40, Setup(kernel=NEWEST_KERNEL, movable=True)),
     Scenario("virtual-clocks", quiet, setup=Setup(vclocks=2)),
     Scenario("boundary-clock", quiet, setup=BEHIND_A_BOUNDARY_CLOCK),
