@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from timesyncd.training.torch.standstill import Place, Position, find_deadlocks, place_of
+from timesyncd.training.torch.standstill import Place, RankPosition, find_deadlocks, place_of
 
-WAITING = Position(rank=0, step=11, exchanges=6, place=Place.EXCHANGE)
-OTHER = Position(
+WAITING = RankPosition(rank=0, step=11, exchanges=6, place=Place.EXCHANGE)
+OTHER = RankPosition(
     rank=1, step=11, exchanges=5, place=Place.COLLECTIVE, where="all_reduce (train.py, line 14)", needs=(0, 1)
 )
 ENDED = replace(WAITING, has_ended=True)
@@ -30,7 +30,7 @@ BACKWARD = replace(OTHER, place=Place.BACKWARD, where="the backward pass (train.
         (WAITING, replace(WAITING, rank=1)),
     ],
 )
-def test_a_slow_rank_is_not_accused(positions: tuple[Position, Position]) -> None:
+def test_a_slow_rank_is_not_accused(positions: tuple[RankPosition, RankPosition]) -> None:
     """Where a rank may still go on, nothing is reported."""
     assert list(find_deadlocks(positions)) == []
 
@@ -44,7 +44,7 @@ def test_a_slow_rank_is_not_accused(positions: tuple[Position, Position]) -> Non
         ((ENDED, OTHER), "rank 0 ended after 11 steps and rank 1 is in step 11, in all_reduce (train.py, line 14);"),
     ],
 )  # fmt: skip
-def test_ranks_that_wait_for_each_other_are_reported(positions: tuple[Position, Position], text: str) -> None:
+def test_ranks_that_wait_for_each_other_are_reported(positions: tuple[RankPosition, RankPosition], text: str) -> None:
     """One waits for the other's rows, and the other waits elsewhere for the first: with the rank, its step and its line."""
     (found,) = find_deadlocks(positions)
     assert found.rank == 1

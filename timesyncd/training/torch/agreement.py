@@ -11,7 +11,7 @@ from timesyncd.training.torch.rows import RowExchange
 from timesyncd.training.torch.topology_groups import TwoLevel
 
 
-class Agreement:
+class StepAgreement:
     """
     Nothing is applied before all ranks have confirmed by a row that they are in the same step, for the same purpose.
 

@@ -62,7 +62,7 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class RankPosition:
     """
     Where one rank stands still. `looks`: number of looks that found it still, over all. `step`: number of its updates.
     `left_out`: as in `Row`. `exchanges`: number of exchanges of rows that it has begun; where it waits for rows, the number
@@ -89,7 +89,7 @@ class Deadlock:
     looks: int
 
 
-def find_deadlocks(positions: Sequence[Position]) -> Iterator[Deadlock]:
+def find_deadlocks(positions: Sequence[RankPosition]) -> Iterator[Deadlock]:
     """One for each rank that waits elsewhere. None: each rank may still go on."""
     waiting = {each.rank: each for each in positions if each.place is Place.EXCHANGE}
     for other in positions:
@@ -97,7 +97,7 @@ def find_deadlocks(positions: Sequence[Position]) -> Iterator[Deadlock]:
         yield from itertools.islice((each for each in found if each is not None), 1)
 
 
-def _deadlock(waiting: Position, other: Position) -> Deadlock | None:
+def _deadlock(waiting: RankPosition, other: RankPosition) -> Deadlock | None:
     if waiting.has_ended and other.step >= waiting.step:
         text = (
             f"the ranks are out of step: rank {waiting.rank} ended after {waiting.step} steps and rank {other.rank} is "
@@ -109,7 +109,7 @@ def _deadlock(waiting: Position, other: Position) -> Deadlock | None:
     return None
 
 
-def _waiting_text(waiting: Position, other: Position) -> str:
+def _waiting_text(waiting: RankPosition, other: RankPosition) -> str:
     if other.left_out is not None and other.left_out != waiting.left_out:
         fault = f"left out an optimizer step in step {other.left_out}"
     else:
@@ -175,7 +175,7 @@ class Standstill:
 
     _numbers = itertools.count()
 
-    def __init__(self, position: Callable[[], Position], replicas: Callable[[], Sequence[int]]) -> None:
+    def __init__(self, position: Callable[[], RankPosition], replicas: Callable[[], Sequence[int]]) -> None:
         self.text: str | None = None
         self._position, self._replicas = position, replicas
         self._moves = self._looks = 0
@@ -187,7 +187,7 @@ class Standstill:
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._store: Any = _own_store() if self._ranks > 1 else None
         if self._store is not None:
-            self._publish(Position(self._rank))
+            self._publish(RankPosition(self._rank))
             self._thread = threading.Thread(target=self._run, name="standstill", daemon=True)
             self._thread.start()
             atexit.register(self.close)
@@ -242,14 +242,14 @@ class Standstill:
         if self._read_found() and here.place is not Place.EXCHANGE:  # its script does not come to an error of ours
             _log.error("%s", self.text)
 
-    def _here(self) -> Position:
+    def _here(self) -> RankPosition:
         known = replace(self._position(), rank=self._rank, looks=self._looks)
         if known.place is Place.EXCHANGE:
             return known
         place, where, needs = place_of(self._script_thread, self._replicas())
         return replace(known, place=place, where=where, needs=needs)
 
-    def _publish(self, position: Position) -> None:
+    def _publish(self, position: RankPosition) -> None:
         self._store.set(f"{self._key}/{self._rank}", json.dumps(asdict(position)))
 
     def _compare(self) -> None:
@@ -262,7 +262,7 @@ class Standstill:
                 self._stop.wait(2 * LOOK_S)  # this rank may hold the store, and ends when it knows
                 return
 
-    def _is_still(self, position: Position) -> bool:
+    def _is_still(self, position: RankPosition) -> bool:
         """Whether that rank stood still since this rank's last look. Each looks at times of its own."""
         looks, age = self._known.get(position.rank, (position.looks, MAX_AGE))
         age = 0 if position.looks > looks else age + 1
@@ -270,9 +270,9 @@ class Standstill:
         return age < MAX_AGE
 
 
-def _read(text: bytes) -> Position:
+def _read(text: bytes) -> RankPosition:
     read = json.loads(text)
-    return Position(**read | {"place": Place(read["place"]), "needs": tuple(read["needs"])})
+    return RankPosition(**read | {"place": Place(read["place"]), "needs": tuple(read["needs"])})
 
 
 def _own_store() -> Any:

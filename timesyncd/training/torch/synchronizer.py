@@ -48,7 +48,7 @@ from timesyncd.training.torch.actions import (
     trainable_parameters,
     with_closure,
 )
-from timesyncd.training.torch.agreement import Agreement
+from timesyncd.training.torch.agreement import StepAgreement
 from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, local_gradient
 from timesyncd.training.torch.measurements import Dissimilarity, SpanSum, StepTimer
 from timesyncd.training.torch.notices import Notices
@@ -65,7 +65,7 @@ from timesyncd.training.torch.replicas import (
 from timesyncd.training.torch.report import Change, Report
 from timesyncd.training.torch.rows import RowExchange
 from timesyncd.training.torch.scaler import ScalerWatch
-from timesyncd.training.torch.standstill import Place, Position, Standstill, raise_cause
+from timesyncd.training.torch.standstill import Place, RankPosition, Standstill, raise_cause
 from timesyncd.training.torch.topology_groups import TwoLevel, two_level
 
 _log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Synchronizer:
         self._averaged = 0  #: number of open contexts
         self._notices = Notices(job.name, job.rank == 0)
         self._passes = Passes(ddp, self._forward)
-        self._agreement = Agreement(self._exchange, self._passes, self._notices)
+        self._agreement = StepAgreement(self._exchange, self._passes, self._notices)
         self._standstill = Standstill(self._position, lambda: replicas if self._passes.reduces else ())
         self._scalers = ScalerWatch(optimizer, self.skip_update)
         # Registered before the meter's hooks, which end the step: what these do is part of the step.
@@ -534,9 +534,9 @@ class Synchronizer:
                 record.end = record.stamps.now()
                 steps.complete(record)
 
-    def _position(self) -> Position:
+    def _position(self) -> RankPosition:
         awaited = self._exchange.awaited
-        return Position(
+        return RankPosition(
             rank=self._job.rank,
             step=self._schedule.step,
             left_out=self._passes.left_out,
