@@ -25,6 +25,9 @@ SCRIPT = str(Path(__file__).with_name("audited_train.py"))
 UNEVEN_SYNCS = str(Path(__file__).with_name("audited_uneven_syncs.py"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
 
+#: Of two ranks on a busy machine 60 steps do not tell 5 ms from what changes slowly by itself.
+LONG = ["--steps", "200"]
+
 
 @dataclass
 class Ran:
@@ -62,7 +65,7 @@ def audited(folder: Path, *command: str, **environ: str) -> Ran:
 
 
 def until(holds: Callable[[Ran], bool], run: Callable[[str], Ran], status: int = 0) -> Ran:
-    """The first of three runs for which the condition holds: load of this machine can hide 5 ms in 60 steps."""
+    """The first of three runs for which the condition holds: load of this machine can hide 5 ms."""
     for attempt in ("first", "second", "third"):
         ran = run(attempt)
         if ran.status != status or holds(ran):
@@ -84,7 +87,7 @@ def test_a_hidden_straggler_is_named_with_its_place(tmp_path: Path) -> None:
         limits_ns = {each["rank"]: each["lateness_p50_ns"] * ran.report["steps"] / 2 for each in ran.stragglers}
         return any(each["rank"] == 1 and each["exposed_ns"] < limits_ns[1] for each in ran.stragglers)
 
-    ran = until(is_hidden, lambda attempt: audited(tmp_path / attempt, *TORCHRUN, "--slow", "1", "--hide"))
+    ran = until(is_hidden, lambda attempt: audited(tmp_path / attempt, *TORCHRUN, *LONG, "--slow", "1", "--hide"))
 
     one = ran.straggler(1)
     assert (ran.status, one["verdict"]) == (0, "straggler")
@@ -92,7 +95,7 @@ def test_a_hidden_straggler_is_named_with_its_place(tmp_path: Path) -> None:
     assert 3_000_000 < one["lateness_p50_ns"] < 30_000_000
     assert is_hidden(ran)
     assert (ran.report["method"], ran.report["world_size"]) == ("one_clock", 2)
-    assert ran.report["steps"] >= 59
+    assert ran.report["steps"] >= 199
     assert ran.report["marks_lost"] == 0
     assert "rank 1" in ran.err.lower()
     validator = Draft202012Validator(json.loads(documents()["audit_report.json"]))
@@ -101,7 +104,7 @@ def test_a_hidden_straggler_is_named_with_its_place(tmp_path: Path) -> None:
 
 def test_an_exposed_straggler_costs_and_the_status_is_the_script_s(tmp_path: Path) -> None:
     """In processes that multiprocessing forks, the other rank waits 5 ms, and the exit status is the script's 7."""
-    command = [sys.executable, SCRIPT, "--spawn", "2", "--slow", "0", "--status", "7"]
+    command = [sys.executable, SCRIPT, *LONG, "--spawn", "2", "--slow", "0", "--status", "7"]
 
     def costs(ran: Ran) -> bool:
         """And it is rank 0 that is waited for most."""
@@ -128,7 +131,7 @@ def test_equal_ranks_give_no_straggler_and_unchanged_output(tmp_path: Path) -> N
     # Whom the load of this machine makes late persistently is rightly named: of three runs one has to be without.
     for attempt in range(3):
         ran = audited(tmp_path / f"out-{attempt}", *odd)
-        if ran.status or not ran.stragglers:
+        if ran.status or not (ran.stragglers or ran.report["lateness_may_be_chance"]):
             break
 
     assert (alone.returncode, ran.status) == (0, 0), ran.err

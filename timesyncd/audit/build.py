@@ -49,6 +49,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         sync_overhead_interval=_estimate(bootstrap.estimate(samples, lambda sums: sums.overhead)) if samples else None,
         wait_ns=_waits(now),
         stragglers=_stragglers(now),
+        lateness_may_be_chance=now.attribution.may_be_chance,
         hang=None if now.hang is None else _hang(now, now.hang),
         rare=None if now.rare is None else _rare(now, now.rare),
         late_spans=[_late_span(now, span) for span in now.late_spans],

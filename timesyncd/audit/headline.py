@@ -106,6 +106,8 @@ def _straggler_clause(report: AuditReport) -> str:
         return "the ranks' times are not comparable, so no straggler can be named"
     if report.stragglers:
         return f"rank {report.stragglers[0].rank} seems late, but by less than the error of the clocks"
+    if report.lateness_may_be_chance:
+        return "a rank is late in most steps, but in so few steps that is not told apart from chance, so none is named"
     return "no rank is persistently late"
 
 
@@ -207,6 +209,11 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
         yield "The ranks' clocks are not comparable: durations on each rank are correct, lateness between ranks is unknown."
     if any(straggler.verdict == "inconclusive" for straggler in report.stragglers):
         yield "Inconclusive: the lateness is within the possible difference of the clocks."
+    if report.lateness_may_be_chance:
+        yield (
+            "A rank is late in most steps, but lateness that changes slowly by itself looks the same in so few: no rank is "
+            "named for it. Record several times as many steps."
+        )
 
 
 def bucket_lines(found: BucketReport) -> list[str]:

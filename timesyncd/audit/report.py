@@ -218,7 +218,8 @@ class AuditReport(Message):
     `headline` is the main result in one or two sentences. `sync_overhead` is exposed synchronization time over step
     time, both summed over ranks and steps. `wait_ns` is in the order of the ranks, `stragglers` the worst first,
     `late_spans` in the order of time, `sources` the costliest first, `stages` in the order of a step, `remedies` in the
-    order of gain (empty: the ranks are not comparable, or train apart). `hang` null: the recording ends in none. `rare`
+    order of gain (empty: the ranks are not comparable, or train apart). `lateness_may_be_chance`: a rank that is not
+    among the stragglers is late in most steps, but lateness that wanders looks the same in so few. `hang` null: the recording ends in none. `rare`
     null: no few steps hold most of the waiting. `unreduced_steps`: the steps in which no reduction is recorded. `buckets` null: no comparable ones are
     recorded. `method`: how ranks were compared (null: they could not be), within
     +-`clock_bound_ns`. `own_overhead`: the share of the ranks' time that metering took.
@@ -236,6 +237,7 @@ class AuditReport(Message):
     sync_overhead_interval: EstimateReport | None
     wait_ns: list[RankWait]
     stragglers: list[StragglerReport]
+    lateness_may_be_chance: bool = False
     hang: HangReport | None
     rare: RareReport | None
     late_spans: list[LateSpanReport]

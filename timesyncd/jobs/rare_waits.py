@@ -26,6 +26,9 @@ MIN_STEPS = 30
 _TIMES_USUAL = 10
 _STEP_PART = 4
 
+#: Rare steps with fewer steps than this from one to the next belong to one pause.
+_APART = 5
+
 
 @dataclass(frozen=True, slots=True)
 class StepWait:
@@ -111,10 +114,10 @@ def rare_waits(syncs: Sequence[Sync]) -> RareWaits | None:
     if not at or len(at) * RARE_PART > len(waits) or share < MIN_SHARE:
         return None
     ranks = len(next(sync for sync in syncs if sync.comparison is not None).arrivals)
-    rank, times = Counter(waits[index].rank for index in at).most_common(1)[0]
-    own = [index for index in at if waits[index].rank == rank]
-    probability = _same_rank_probability(times, len(at), ranks)
-    period, chance = _period(own, len(waits))
+    pauses = [(pause[0], _rank_of([waits[index] for index in pause])) for pause in _pauses(at)]
+    rank, times = Counter(rank for _, rank in pauses).most_common(1)[0]
+    probability = _same_rank_probability(times, len(pauses), ranks)
+    period, chance = _period([index for index, each in pauses if each == rank], len(waits))
     # Two ways to be named, with half of the false alarms each: by the number of steps alone, and by their regularity too.
     named = min(probability, probability * chance) < FALSE_ALARM / 2
     return RareWaits(
@@ -123,17 +126,36 @@ def rare_waits(syncs: Sequence[Sync]) -> RareWaits | None:
         share=share,
         wait_ns=median([totals_ns[index] for index in at]) or 0,
         rank=rank if named else None,
-        rank_steps=times,
+        rank_steps=sum(waits[index].rank == rank for index in at),
         every=period if named and chance < 1 else None,
     )
 
 
-def _same_rank_probability(times: int, steps: int, ranks: int) -> float:
+def _pauses(at: Sequence[int]) -> list[list[int]]:
+    """These steps, where a pause that lasts for several steps is one: they have one cause, so they show no more."""
+    found: list[list[int]] = []
+    for index in at:
+        if found and index - found[-1][-1] < _APART:
+            found[-1].append(index)
+        else:
+            found.append([index])
+    return found
+
+
+def _rank_of(pause: Sequence[StepWait]) -> int:
+    """The rank that the others waited for the longest."""
+    waited: Counter[int] = Counter()
+    for wait in pause:
+        waited.update(wait.by_rank_ns)
+    return waited.most_common(1)[0][0]
+
+
+def _same_rank_probability(times: int, pauses: int, ranks: int) -> float:
     """
-    The probability, where every rank is as likely, that the others wait for any one rank in `times` of `steps` steps.
+    The probability, where every rank is as likely, that the others wait for any one rank in `times` of so many pauses.
     """
-    tail: int = sum(math.comb(steps, count) * (ranks - 1) ** (steps - count) for count in range(times, steps + 1))
-    return min(1.0, float(ranks * tail / ranks**steps))
+    tail: int = sum(math.comb(pauses, count) * (ranks - 1) ** (pauses - count) for count in range(times, pauses + 1))
+    return min(1.0, float(ranks * tail / ranks**pauses))
 
 
 def _period(at: Sequence[int], steps: int) -> tuple[int | None, float]:

@@ -274,6 +274,10 @@ def _verdict(job: JobRun, analysis: JobAnalysis) -> CodedReason[VerdictCode]:
     if comparison is None:
         return _not_compared(newest, job)
     by += f"; {analysis.rare.text}" if analysis.rare is not None else ""
+    if analysis.attribution.may_be_chance:
+        steps = len({sync.step for sync in analysis.attribution.syncs})
+        text = f"inconclusive: a rank is late in most of {steps} steps, but chance that lasts for many steps looks the same{by}"
+        return CodedReason(VerdictCode.LATENESS_MAY_BE_CHANCE, text)
     if comparison.last_rank is None:
         skew, error = duration_text(comparison.skew_ns), duration_text(comparison.error_ns)
         text = f"inconclusive: the skew of {skew} is within the clocks' error of {error}{by}"

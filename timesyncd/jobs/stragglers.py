@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from statistics import median as middle_of
 
 from timesyncd.ipc.job_datagram import Trait, kind_text, kinds_with
 from timesyncd.ipc.job_segment import Method
@@ -19,6 +20,7 @@ from timesyncd.jobs.causality import Suspicion, did_not_wait, suspect
 from timesyncd.jobs.exposed import waited_ns
 from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS, independent_part, independent_steps, is_persistent
 from timesyncd.jobs.own_lateness import with_own_lateness
+from timesyncd.jobs.wander import MAX_OTHERS, has_level
 from timesyncd.messages.jobs import StragglerVerdict
 from timesyncd.units import SIGMA_PER_MAD, median, percentile
 
@@ -69,7 +71,8 @@ class Attribution:
     `syncs` are compared by `method` (None: they do not compare). Differences between two ranks are right within
     +-`clock_bound_ns`, the median over the window: a bound by clocks, a statistical uncertainty by ends. `trusted`: the
     skew exceeds it. `stragglers`: the worst first. `unwaited` synchronizations were no wait for all ranks, as their
-    times show; they are not compared.
+    times show; they are not compared. `may_be_chance`: a rank that is not among the stragglers seems late, but lateness
+    that only lasts for many steps looks the same in so few.
     """
 
     method: Method | None
@@ -81,6 +84,7 @@ class Attribution:
     suspicion: Suspicion | None
     syncs: Sequence[Sync]
     unwaited: int = 0
+    may_be_chance: bool = False
 
 
 def position_text(position: StepPosition, module_bytes: int = 0) -> str:
@@ -99,16 +103,18 @@ def attribute(syncs: Sequence[Sync], nodes: Mapping[int, str], world_size: int =
     whole = _whole(syncs, world_size)
     by_clocks = _ComparedSyncs(_waited(whole))
     method, compared_syncs = _by_best_method(by_clocks)
+    stragglers, may_be_chance = _stragglers(compared_syncs)
     return Attribution(
         method=method,
         clock_bound_ns=compared_syncs.error_ns,
         trusted=compared_syncs.trusted,
         skew_p50_ns=median(compared_syncs.skews),
         skew_p99_ns=percentile(compared_syncs.skews, 99) if compared_syncs.skews else None,
-        stragglers=tuple(_stragglers(compared_syncs)),
+        stragglers=tuple(stragglers),
         suspicion=suspect(whole, nodes),
         syncs=compared_syncs.syncs,
         unwaited=sum(map(did_not_wait, whole)),
+        may_be_chance=may_be_chance,
     )
 
 
@@ -170,10 +176,11 @@ def _clock_method(compared_syncs: _ComparedSyncs) -> Method | None:
 
 def stragglers_in(syncs: Sequence[Sync]) -> list[Straggler]:
     """The stragglers of a part of the synchronizations that an attribution compared, the worst first."""
-    return _stragglers(_ComparedSyncs(syncs))
+    return _stragglers(_ComparedSyncs(syncs))[0]
 
 
-def _stragglers(compared_syncs: _ComparedSyncs) -> list[Straggler]:
+def _stragglers(compared_syncs: _ComparedSyncs) -> tuple[list[Straggler], bool]:
+    """The stragglers, the worst first, and whether another rank seems late that chance may have made so."""
     histories = _histories(compared_syncs.syncs)
     tests = len(histories) * max((len(c.lateness_ns) for c in compared_syncs.compared), default=0)
     floor_ns = max(MIN_LATENESS_NS, (step_ns(compared_syncs.syncs) or 0) // STEP_PART)
@@ -181,13 +188,14 @@ def _stragglers(compared_syncs: _ComparedSyncs) -> list[Straggler]:
     ranks = {rank for history in late for rank in history.late}
     exposed_ns = _exposed_ns(compared_syncs.syncs, ranks) if ranks else Counter[int]()
     found = [_straggler(rank, histories, exposed_ns[rank]) for rank in ranks]
-    return sorted(found, key=lambda s: (s.verdict != "straggler", -s.exposed_ns, -s.lateness_p50_ns, s.rank))
+    found.sort(key=lambda s: (s.verdict != "straggler", -s.exposed_ns, -s.lateness_p50_ns, s.rank))
+    return found, any(history.by_chance - ranks for history in histories)
 
 
 class _PositionHistory:
     """
     The comparisons at one position of the step, over the window. `late`: the ranks that are late there, and whether
-    that is sure.
+    that is sure. `by_chance`: the ranks that seem late there, but may only wander.
     """
 
     def __init__(self, module_bytes: int, position: StepPosition) -> None:
@@ -195,6 +203,7 @@ class _PositionHistory:
         self.position = position
         self.compared: list[Comparison] = []
         self.late: dict[int, bool] = {}
+        self.by_chance: set[int] = set()
 
     def find_late_ranks(self, tests: int, floor_ns: int) -> bool:
         """Find the ranks that are late here persistently and are outliers. Whether there are any."""
@@ -208,11 +217,30 @@ class _PositionHistory:
             medians = {rank: self.lateness_p50_ns(rank) for rank in self.compared[0].lateness_ns}
             limit_ns = max(floor_ns, _outlier_limit_ns(list(medians.values())))
             late = [rank for rank in often if medians.get(rank, 0) > limit_ns]
-            self.late = {rank: is_persistent(*independent_steps(sure[rank], steps, part), tests) for rank in late}
+            surely = {rank: is_persistent(*independent_steps(sure[rank], steps, part), tests) for rank in late}
+            self.by_chance = {rank for rank in late if surely[rank] and not self._has_level(rank)}
+            self.late = {rank: each for rank, each in surely.items() if rank not in self.by_chance}
         return bool(self.late)
 
     def lateness_p50_ns(self, rank: int) -> int:
         return median([c.lateness_ns[rank] for c in self.compared if rank in c.lateness_ns]) or 0
+
+    def _has_level(self, rank: int) -> bool:
+        """
+        Whether the rank's lateness is no wander, tested once a rank: what wanders, the places of a step share. Of two
+        ranks the other is as early, so it shows nothing more.
+        """
+        ranks = len(self.compared[0].lateness_ns)
+        others = [other for other in self.compared[0].lateness_ns if other != rank]
+        some = others[:: -(-len(others) // MAX_OTHERS)] if len(others) > 1 else []
+        return has_level(self._against_the_others_ns(rank), [self._against_the_others_ns(each) for each in some], ranks)
+
+    def _against_the_others_ns(self, rank: int) -> list[float]:
+        """Step by step, how much later than the median of the other ranks it arrived."""
+        return [
+            c.lateness_ns[rank] - middle_of(late_ns for other, late_ns in c.lateness_ns.items() if other != rank)
+            for c in self.compared
+        ]
 
     def last_share(self, rank: int) -> float:
         return sum(comparison.last_rank == rank for comparison in self.compared) / len(self.compared)

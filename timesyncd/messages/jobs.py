@@ -26,6 +26,7 @@ class VerdictCode(Code):
     STRAGGLER = "straggler"
     STRAGGLER_WITHIN_CLOCK_ERROR = "straggler_within_clock_error"
     NO_STRAGGLER = "no_straggler"
+    LATENESS_MAY_BE_CHANCE = "lateness_may_be_chance"
     SKEW_WITHIN_CLOCK_ERROR = "skew_within_clock_error"
     NO_WAIT_FOR_ALL_RANKS = "no_wait_for_all_ranks"
     CLOCK_STEPPED = "clock_stepped"

@@ -52,6 +52,22 @@ def test_many_irregular_pauses_of_one_of_eight_ranks_name_it() -> None:
     assert (rare.rank, rare.every) == (5, None)
 
 
+def test_a_pause_over_many_steps_is_one() -> None:
+    """One of eight equal ranks is held up for seven steps, as by one full disk: the steps are stated, and no rank is named."""
+    rare = found(lambda rank, step: 500 * (rank == 5 and 40 <= step < 47), ranks=8, steps=100)
+
+    assert rare is not None
+    assert (rare.steps, rare.rank, rare.rank_steps) == (tuple(range(40, 47)), None, 7)
+
+
+def test_pauses_of_several_steps_count_once_each() -> None:
+    """Five pauses of two steps, all of one rank of eight, are as many chances for another: it is named."""
+    rare = found(lambda rank, step: 500 * (rank == 5 and step % 37 in (3, 4)), ranks=8, steps=180)
+
+    assert rare is not None
+    assert (rare.rank, rare.rank_steps, rare.every) == (5, 10, 37)
+
+
 @pytest.mark.parametrize("pause_ms", [0, 5])
 def test_waiting_in_every_step_is_not_rare(pause_ms: int) -> None:
     """Equal ranks, and one that is late throughout, have no rare steps."""
