@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 from sqlalchemy import Connection, Dialect, Table, delete, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
 from timesyncd.errors import Malformed
@@ -159,9 +160,13 @@ class StoreSession:
         self._logged_nodes: set[str] = set()
         # A commit that hubs may have received must not be lost: its sequence numbers would be used again.
         self._engine = writer_engine(location, durable=limits is not None)
-        with self._engine.begin() as connection:
-            end_findings(connection, clocks.realtime_ns())
-            outbox.open_stream(connection, clocks.realtime_ns())
+        try:
+            with self._engine.begin() as connection:
+                end_findings(connection, clocks.realtime_ns())
+                outbox.open_stream(connection, clocks.realtime_ns())
+        except SQLAlchemyError:
+            self._engine.dispose()  # nothing else would close its connections
+            raise
         self._identity = identity(location)
         self._log = Path() if location.path is None else wal_of(location.path)
         self._log_inode: int | None = None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 from fake_clocks import FakeClocks
 from postgresql import location, locked, rows_of, settings_of
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 from store_nodes import (
     LIMITS,
     NOW_NS,
@@ -62,11 +65,20 @@ def test_a_database_that_was_put_back_is_believed(location: StoreLocation) -> No
 
 
 def put_back(location: StoreLocation, *sql: str) -> None:
+    """The store's own thread may hold the lock for longer than a writer waits for it."""
     engine = writer_engine(location)
-    with engine.begin() as connection:
-        for each in sql:
-            connection.exec_driver_sql(each)
+    until(partial(_is_committed, engine, sql))
     engine.dispose()
+
+
+def _is_committed(engine: Engine, sql: Sequence[str]) -> bool:
+    try:
+        with engine.begin() as connection:
+            for each in sql:
+                connection.exec_driver_sql(each)
+    except OperationalError:
+        return False
+    return True
 
 
 def test_a_busy_hub_does_its_other_work_too(location: StoreLocation) -> None:
