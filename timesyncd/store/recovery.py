@@ -129,7 +129,9 @@ class Recovery:
         """The next start goes on with a file whose rows are not all copied."""
         if self._salvage is not None:
             self._salvage.close()
-        self._salvage = None
+        if self._live is not None:
+            self._live.close()
+        self._salvage = self._live = None
 
     def _restore(self, path: Path) -> None:
         try:

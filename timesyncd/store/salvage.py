@@ -97,7 +97,10 @@ class Salvage:
         self.aside, self.report = aside, SalvageReport()
         self._path = path
         self._graft: Path | None = None
-        self._connection = live if live is not None and _reads(live) else self._opened()
+        if live is not None and not _reads(live):
+            live.close()
+            live = None
+        self._connection = self._opened() if live is None else live
         self._first, self._waiting = (
             [_Rows(source, table) for table in of] if (source := self._connection) is not None else []
             for of in (_FIRST, _THEN)
