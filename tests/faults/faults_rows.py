@@ -158,7 +158,7 @@ def store_removed(system: System) -> None:
     system.begin()
     shutil.rmtree(system.disk)
     time.sleep(LASTS_S)
-    system.disk.mkdir()
+    system.disk.mkdir(exist_ok=True)  # the daemon may have made it again
     system.end()
     system.absent.append((system.began_ns, system.ended_ns))
 

@@ -81,7 +81,7 @@ def test_a_pickle_that_refers_to_code_is_rejected(protocol: int) -> None:
         load_dump(data, "fr_0")
 
 
-@pytest.mark.parametrize("data", [b"(tries\": [", b"\x80\x02}p4000000000\n."])
+@pytest.mark.parametrize("data", [b'(tries": [', b"\x80\x02}p4000000000\n."])
 def test_an_object_with_an_absurd_number_costs_no_memory(data: bytes) -> None:
     """The unpickler would allocate a table up to that number: 5 or 32 GB for ten octets."""
     with pytest.raises(TraceError, match=r"numbers an object \d+, after \d operations"):
