@@ -231,7 +231,7 @@ def test_a_line_has_both_times_and_the_reason() -> None:
 
     assert rows == [
         ["2023-11-14 22:13:20.123", "23:13:20 CET", "-1.23 us", "45.6 us", "unknown", "unknown", "UNKNOWN", "SLAVE"]
-        + ["only the PHC is measured: add a phc source, which measures the system clock against it"]
+        + ["only the PHC is measured: set the ptp4l source's phc, and let the daemon read /dev/ptpN"]
     ]
 
 
