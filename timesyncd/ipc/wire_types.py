@@ -40,8 +40,8 @@ MAX_AGE_NS = 2**62 - 1
 Ratio = Annotated[float, Limits(ge=0, le=10**9)]
 MAX_RATIO = 10**9
 
-#: A variance of durations, in ns^2.
-VarianceNs2 = Annotated[float, Limits(ge=0, le=2**128)]
+#: A variance of durations, in ns^2. Of numbers that are 2^65 apart it is 2^128, and its rounding may exceed that.
+VarianceNs2 = Annotated[float, Limits(ge=0, le=2**130)]
 
 
 class Code(StrEnum):

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from timesyncd.ipc.job_segment import Method, Plan, PlanReason
-from timesyncd.ipc.wire_types import Code, Count64, Int64, Limits
+from timesyncd.ipc.wire_types import Code, Count64, Int64, Limits, VarianceNs2
 from timesyncd.messages.jobs import GroupsReason, PhaseReason, VerdictCode
 
 
@@ -62,3 +62,10 @@ def test_a_name_of_a_newer_version_is_unknown() -> None:
     assert (plan.version, plan.reason_code) == (3, PlanReason.UNKNOWN)
     with pytest.raises(ValidationError):
         TypeAdapter(Method).validate_python("of_a_newer_version")
+
+
+def test_the_variance_of_the_furthest_times_is_within_its_range() -> None:
+    """Two sums of two 64-bit numbers each are up to 2^65 apart, and a little more by what is counted off them."""
+    apart_ns = 2**65 + 2**40
+
+    assert TypeAdapter(VarianceNs2).validate_python((apart_ns / 2) ** 2)
