@@ -15,7 +15,9 @@ pytestmark = pytest.mark.integration
 CHILD = Path(__file__).with_name("host_group_child.py")
 
 #: Types that the calls return, a reader of a file, and a collective whose tensor is the caller's own.
-NO_CALLS = {"Change", "Metered", "Report", "Synchronizer", "all_reduce", "bucket_options"}
+NO_CALLS = {
+    "Change", "LightningPolicy", "Metered", "Report", "Synchronizer", "TransformersPolicy", "all_reduce", "bucket_options",
+}  # fmt: skip
 
 
 def test_every_call_works_where_the_default_group_refuses_tensors_of_the_cpu() -> None:
