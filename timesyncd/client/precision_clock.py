@@ -21,7 +21,7 @@ SWITCH = "NCCL_USE_PTP"
 
 class PrecisionClock:
     """
-    UTC, never TAI, with its error. Each call reads anew: a daemon that starts or dies later counts.
+    UTC, never TAI, with its error. Each call reads the segment again: a daemon that starts or dies later counts.
 
     Where no bound is known, the range and the error are None, `using_ptp` is False, and `now` is CLOCK_REALTIME as it is:
     an unknown error is never 0. The environment's NCCL_USE_PTP=0 has the same effect. Threads may share an object.

@@ -32,7 +32,7 @@ class PolledGrandmaster:
 
 
 class VerdictTaken(NamedTuple):
-    """A grandmaster with its new verdict, and the identities of whoever follows it now or did so before."""
+    """A grandmaster with its new verdict, and the identities that its followers name, now or before."""
 
     grandmaster: PolledGrandmaster
     affected: frozenset[str]

@@ -251,7 +251,7 @@ class _ServerTls(SSLProtocol):
             loop,
             _Established(established),
             context,
-            cast("asyncio.Future[None]", None),  # nobody waits
+            cast("asyncio.Future[None]", None),  # no caller waits
             server_side=True,
             ssl_handshake_timeout=cast(int, HANDSHAKE_TIMEOUT_S),
         )
