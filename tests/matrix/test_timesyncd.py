@@ -19,7 +19,7 @@ PROJECT = Path(__file__).parents[2]
 ENVIRON = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
     "PYTHONPATH": "/opt/timesyncd:/opt/packages",
-    "PYTHONPYCACHEPREFIX": "/opt/bytecode",  # the checkout stays as it is, and hundreds of processes compile nothing anew
+    "PYTHONPYCACHEPREFIX": "/opt/bytecode",  # the checkout stays as it is, and hundreds of processes compile nothing again
     "HYPOTHESIS_STORAGE_DIRECTORY": "/opt/hypothesis",  # rows that run beside this one write theirs
     "HOME": "/root",
     "LANG": "C.UTF-8",

@@ -347,7 +347,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "store-damaged": FindingKind(
         "critical",
         "the store's file is damaged: a failing disk, a crashed machine, or somebody truncated or removed a file of it",
-        "check the disk (dmesg, smartctl -a); the damaged file is kept beside the store: remove it when nobody needs it",
+        "check the disk (dmesg, smartctl -a); the damaged file is kept beside the store: remove it when it is no longer needed",
     ),
     "runtime-file-removed": FindingKind(
         "warning",

@@ -105,7 +105,7 @@ def test_a_slew_that_has_ended_again_counts(tmp_path: Path, machine: Machine) ->
 
 
 def test_what_a_servo_might_have_done_does_not_count(tmp_path: Path, machine: Machine) -> None:
-    """Nobody steers: of the growth of 50 ppm, 40 ppm allow for that, and only 10 ppm are left."""
+    """No program steers: of the growth of 50 ppm, 40 ppm allow for that, and only 10 ppm are left."""
     publish_now(tmp_path, machine)
     clock = Clock(tmp_path)
     machine.run(NS_PER_S // 2)
