@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from timesyncd.client import Job
 from timesyncd.errors import SyncError
 from timesyncd.training.torch.actions import replica_tensors
 from timesyncd.training.torch.replicas import replica_hash
+from timesyncd.training.torch.standstill import Standstill
 from timesyncd.training.torch.synchronizer import synchronized
 
 STEPS, SKIPPING = 20, 1
@@ -155,14 +157,27 @@ def rescaled(folder: Path) -> Facts:
     return {"policy": policy, "scales": scales, "hashes": hashes[-5:]}
 
 
+def read_late() -> None:
+    read = Standstill._read_found
+
+    def late(rank: Standstill) -> bool:
+        time.sleep(1)
+        return read(rank)
+
+    Standstill._read_found = late  # type: ignore[method-assign]
+
+
 def main() -> None:
     reader = argparse.ArgumentParser()
     reader.add_argument("--folder", type=Path)
     reader.add_argument("--policies", nargs="+")
     reader.add_argument("--at", type=int, nargs="+", default=[])
     reader.add_argument("--omits")
+    reader.add_argument("--reads-late", action="store_true", help="the last rank needs a second to read the store")
     arguments = reader.parse_args()
     dist.init_process_group("gloo", timeout=timedelta(seconds=200))
+    if arguments.reads_late and dist.get_rank() == dist.get_world_size() - 1:
+        read_late()
     if arguments.omits:
         facts = omitted(arguments.policies[0], arguments.folder, arguments.at[0], arguments.omits)
     else:

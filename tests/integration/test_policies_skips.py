@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch_ranks import run_ranks
@@ -62,9 +63,18 @@ def test_all_ranks_end_where_one_leaves_out_an_update_alone(
 ) -> None:
     """Long before the group's time-out, with that rank and its step, though it waits in a collective of the script."""
     arguments = ["--folder", str(tmp_path), "--policies", policy, "--at", str(at), "--omits", omits]
-    results = run_ranks(CHILD, arguments, world_size)
+    check_all_ranks_end(run_ranks(CHILD, arguments, world_size), fault)
 
-    assert [rank["error"] for rank in results] == ["SyncError"] * world_size
+
+def test_a_rank_that_reads_late_ends_with_the_cause_too(tmp_path: Path) -> None:
+    """The first rank that ends would fail the others' collectives, and rank 0's process would take the store with it."""
+    arguments = ["--folder", str(tmp_path), "--policies", "local_sgd(h=4)", "--at", str(LOCAL), "--omits", "step"]
+    results = run_ranks(CHILD, [*arguments, "--reads-late"], 4)
+    check_all_ranks_end(results, "rank 1 left out an optimizer step in step 10: it waits for rank . in all_reduce")
+
+
+def check_all_ranks_end(results: list[dict[str, Any]], fault: str) -> None:
+    assert [rank["error"] for rank in results] == ["SyncError"] * len(results)
     for rank in results:
         assert re.match(f"(the ranks are out of step: )?{fault}", rank["text"]) and "\n" not in rank["text"]
     assert {rank["wrong"] for rank in results} == {0}

@@ -38,6 +38,9 @@ LOOKS_ENDED, LOOKS_WAITING = 3, 10
 #: A rank that goes on publishes nothing for at least this many looks.
 MAX_AGE = LOOKS_UNTIL_STILL
 
+#: For how many looks of rank 0 it waits until the other ranks know why the job ends. A rank that is lost never knows.
+LOOKS_UNTIL_KNOWN = 50
+
 #: With more ranks than this the looks are rarer in proportion: all of them go to one store.
 RANKS_PER_LOOK = 128
 
@@ -209,9 +212,20 @@ class Standstill:
 
     def _read_found(self) -> bool:
         """Whether it was found that the ranks wait for each other for good."""
-        if self._store.check([f"{self._key}/found"]):
-            self.text = self._store.get(f"{self._key}/found").decode()
+        if self.text is None and self._store.check([f"{self._key}/found"]):
+            text = self._store.get(f"{self._key}/found").decode()
+            self._store.set(f"{self._key}/knows/{self._rank}", "")
+            if self._rank == 0:
+                self._wait_until_known()
+            self.text = text
         return self.text is not None
+
+    def _wait_until_known(self) -> None:
+        """Until all ranks have read why the job ends: rank 0's process may hold the store, and the first end fails their collectives."""
+        keys = [f"{self._key}/knows/{rank}" for rank in range(self._ranks)]
+        for _ in range(LOOKS_UNTIL_KNOWN):
+            if self._store.check(keys) or self._stop.wait(LOOK_S):
+                return
 
     def close(self) -> None:
         """At the latest when the process ends: the thread must not be in the store then."""
@@ -259,7 +273,6 @@ class Standstill:
         for each in found:
             if self._counts[each.rank] >= each.looks:
                 self._store.set(f"{self._key}/found", each.text)
-                self._stop.wait(2 * LOOK_S)  # this rank may hold the store, and ends when it knows
                 return
 
     def _is_still(self, position: RankPosition) -> bool:
