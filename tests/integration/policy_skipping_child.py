@@ -160,9 +160,9 @@ def rescaled(folder: Path) -> Facts:
 def read_late() -> None:
     read = Standstill._read_found
 
-    def late(rank: Standstill) -> bool:
+    def late(self: Standstill) -> bool:
         time.sleep(1)
-        return read(rank)
+        return read(self)
 
     Standstill._read_found = late  # type: ignore[method-assign]
 
