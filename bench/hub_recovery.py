@@ -3,8 +3,8 @@ How long a hub on one core takes to know 10,000 nodes and 1,000 jobs again: afte
 and finds all their states retained. Goal: 15 s each. Beside it, in the same run, the time in which a bare paho client receives and decodes
 as many states.
 
-The nodes and ranks are one process on one connection (`_fleet_load.py`); each node publishes as it connects. The hub joins MAX_JOBS jobs
-at most, and of a user MAX_JOBS_OF_A_USER; what it must know again is what it knew before.
+The nodes and ranks are one process on one connection (`_fleet_load.py`); each node publishes as it connects. What the hub must know
+again is what it knew before.
 """
 
 from __future__ import annotations

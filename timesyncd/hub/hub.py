@@ -24,7 +24,7 @@ from timesyncd.hub.phases import JobPhases
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.ipc.job_segment import Plan
 from timesyncd.jobs.arrivals import Sync
-from timesyncd.jobs.joining import MAX_JOBS, JobRun, Jobs
+from timesyncd.jobs.joining import JobRun, Jobs
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.jobs.state import (
     MAX_ANALYSED_MARKS,
@@ -69,6 +69,9 @@ class PlannedPolicies:
             return {"policy": last.policy, "policy_version": last.policy_version}
         return {"policy": requested, "policy_version": last.policy_version + 1}
 
+
+#: Plans of other hubs are kept of so many jobs, the newest: some 1 kB each.
+MAX_RECEIVED_PLANS = 16_384
 
 #: This user may request a policy for the jobs of all users.
 SUPERUSER = 0
@@ -171,7 +174,7 @@ class Hub:
         received = self._received_plans.pop(state.job_id, None)
         is_newer = received is None or state.plan.version > received.version
         self._received_plans[state.job_id] = state.plan if received is None or is_newer else received
-        if len(self._received_plans) > MAX_JOBS:
+        if len(self._received_plans) > MAX_RECEIVED_PLANS:
             del self._received_plans[next(iter(self._received_plans))]
 
     def advance(self, now_boottime_ns: int, now_realtime_ns: int, primary: bool = True) -> HubOutput:
@@ -196,7 +199,7 @@ class Hub:
 
     def job(self, job_id: str) -> JobRun | None:
         """None: no such job runs."""
-        return next((job for job in self._jobs if job.id == job_id), None)
+        return self._jobs.find(job_id)
 
     def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
         """A page of a job's newest steps, joined over its ranks; None: no such job runs."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 
 from timesyncd.clocks import NS_PER_S
@@ -20,6 +21,7 @@ from timesyncd.jobs.ranks import (
     OpenSync,
     Rank,
     ReceivedMark,
+    head_of,
     is_plausible,
     joined_realtime_ns,
     one_way,
@@ -70,11 +72,14 @@ class Replicas:
 STEP_CLOSED_AFTER_NS = 10 * NS_PER_S
 JOB_ENDS_AFTER_NS = 60 * NS_PER_S
 
+#: The largest memory of a job and of a rank at a hub, without the marks: what is joined, analyzed and published.
+JOB_BYTES = 16_384
+RANK_BYTES = 4_096
+
 #: Limits of memory: any local user can name jobs. What exceeds them is refused and counted; nothing known is dropped
-#: for it.
-MAX_JOBS = 256
-MAX_JOBS_OF_A_USER = 64
-MAX_RANKS_OF_A_USER = 10_000
+#: for it. There is room for 1,000 jobs of 64 ranks, and a user may have a quarter of it.
+MAX_BYTES = 272 * 1_048_576
+MAX_BYTES_OF_A_USER = MAX_BYTES // 4
 MAX_OPEN_SYNCS = 1_000
 MAX_OPEN_MESSAGES = 10_000
 
@@ -136,7 +141,7 @@ class JobRun:
     def __post_init__(self) -> None:
         self.flows = Flows(self.window_steps)
 
-    @property
+    @cached_property
     def id(self) -> str:
         return job_id(self.uid, self.name, self.attempt)
 
@@ -156,6 +161,11 @@ class JobRun:
         return self.steps.size + self.open_marks + len(self.messages) + self.flows.size
 
     @property
+    def bytes(self) -> int:
+        """The largest memory that it takes without its marks."""
+        return JOB_BYTES + RANK_BYTES * len(self.ranks)
+
+    @property
     def nodes(self) -> dict[int, str]:
         return {number: rank.newest.node for number, rank in self.ranks.items()}
 
@@ -171,7 +181,7 @@ class JobRun:
         self.received_boottime_ns = max(self.received_boottime_ns, now_boottime_ns)
         self.batches += 1
         newest_end_ns = max((mark.end_ns for mark in batch.marks), default=0)
-        head = batch.model_copy(update={"marks": []})
+        head = head_of(batch, self.name)
         rank = self.ranks.setdefault(batch.rank, Rank(head))
         is_newest = rank.accept(head, newest_end_ns)
         self._update_presence(batch)
@@ -387,10 +397,11 @@ class JobRun:
 
 
 class Jobs:
-    """All jobs that send marks. `refused` counts the refused batches."""
+    """All jobs that send marks. `refused` counts the refused batches. `bytes` is their memory without the marks."""
 
     def __init__(self, window_steps: int) -> None:
         self.refused = 0
+        self._bytes_by_user: Counter[int] = Counter()
         self._next = 0
         self._window_steps = window_steps
         self._jobs: dict[JobKey, JobRun] = {}
@@ -401,6 +412,14 @@ class Jobs:
     def __iter__(self) -> Iterator[JobRun]:
         return iter(self._jobs.values())
 
+    @property
+    def bytes(self) -> int:
+        return self._bytes_by_user.total()
+
+    def find(self, job_id: str) -> JobRun | None:
+        """None: no such job runs."""
+        return next((job for job in self if job.id == job_id), None)
+
     def accept(self, batch: MarkBatch, now_boottime_ns: int) -> None:
         """Accept a batch. Neither order nor repetition changes the result as long as its steps are open."""
         key = (batch.uid, batch.job, batch.attempt)
@@ -408,6 +427,7 @@ class Jobs:
         if not is_plausible(batch) or self._is_full(batch, job):
             self.refused += 1
             return
+        before = 0 if job is None else job.bytes
         if job is not None and job.is_superseded_by(batch):
             job = self._new(key, batch, now_boottime_ns, job.run + 1)
         if job is not None and not job.is_of_this_run(batch):
@@ -416,8 +436,9 @@ class Jobs:
         job = self._jobs[key] = job or self._new(key, batch, now_boottime_ns, 0)
         job.accept(batch, now_boottime_ns)
         if job.has_restarted():
-            self._jobs[key] = self._new(key, batch, now_boottime_ns, job.run + 1)
-            self._jobs[key].accept(batch, now_boottime_ns)
+            job = self._jobs[key] = self._new(key, batch, now_boottime_ns, job.run + 1)
+            job.accept(batch, now_boottime_ns)
+        self._bytes_by_user[batch.uid] += job.bytes - before
 
     def advance(self, now_boottime_ns: int) -> list[JobRun]:
         """Close what is due, up to a round's limit. Returns the jobs that ended, which are removed."""
@@ -441,8 +462,14 @@ class Jobs:
                 left -= job.advance(now_boottime_ns, left)
         ended = [job for job in self if now_boottime_ns - job.received_boottime_ns >= JOB_ENDS_AFTER_NS]
         for job in ended:
-            del self._jobs[job.uid, job.name, job.attempt]
+            self._remove(job)
         return ended
+
+    def _remove(self, job: JobRun) -> None:
+        del self._jobs[job.uid, job.name, job.attempt]
+        self._bytes_by_user[job.uid] -= job.bytes
+        if not self._bytes_by_user[job.uid]:
+            del self._bytes_by_user[job.uid]
 
     def _new(self, key: JobKey, batch: MarkBatch, now_ns: int, run: int) -> JobRun:
         return JobRun(*key, batch.world_size, now_ns, self._window_steps, run=run)
@@ -451,10 +478,9 @@ class Jobs:
         """Whether the batch would add a job or a rank that exceeds a limit."""
         if job is not None and batch.rank in job.ranks:
             return False
-        of_this_user = [each for each in self if each.uid == batch.uid]
-        if job is None and (len(self._jobs) >= MAX_JOBS or len(of_this_user) >= MAX_JOBS_OF_A_USER):
-            return True
-        return sum(len(each.ranks) for each in of_this_user) >= MAX_RANKS_OF_A_USER
+        added = RANK_BYTES + (JOB_BYTES if job is None else 0)
+        of_this_user = self._bytes_by_user[batch.uid] + added
+        return of_this_user > MAX_BYTES_OF_A_USER or self.bytes + added > MAX_BYTES
 
 
 def newest_of(syncs: list[Sync], world_size: int) -> Sync | None:

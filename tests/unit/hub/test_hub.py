@@ -15,10 +15,9 @@ from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
 from timesyncd.findings.catalogue import Judgement
 from timesyncd.hub.barrier_plan import STEPS_AHEAD, VERSIONS_SKIPPED
-from timesyncd.hub.hub import Hub
+from timesyncd.hub.hub import MAX_RECEIVED_PLANS, Hub
 from timesyncd.ipc.job_datagram import Kind, job_id
 from timesyncd.ipc.job_segment import Plan
-from timesyncd.jobs.joining import MAX_JOBS
 from timesyncd.messages.jobs import VerdictCode
 
 
@@ -305,7 +304,7 @@ def test_plans_are_kept_of_so_many_jobs_alone() -> None:
     hub = fed_hub(0)
     state = hub.advance(NOW, 0).jobs[0]
     adopted_plan(hub, 7)
-    for n in range(MAX_JOBS):
+    for n in range(MAX_RECEIVED_PLANS):
         hub.adopt(state.model_copy(update={"job_id": f"job {n}"}))
 
     assert hub.advance(NOW, 0).jobs[0].plan.version == 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
@@ -16,8 +19,17 @@ from timesyncd.config import HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, Mark, job_id, step_key
 from timesyncd.jobs import joining as jobs_module
-from timesyncd.jobs.joining import MAX_JOBS_OF_A_USER, MAX_OPEN_SYNCS, JobRun, Jobs
-from timesyncd.jobs.ranks import MAX_RANKS
+from timesyncd.jobs.joining import (
+    JOB_BYTES,
+    JOB_ENDS_AFTER_NS,
+    MAX_BYTES,
+    MAX_BYTES_OF_A_USER,
+    MAX_OPEN_SYNCS,
+    RANK_BYTES,
+    JobRun,
+    Jobs,
+)
+from timesyncd.jobs.ranks import MAX_RANKS, MAX_SETTINGS
 from timesyncd.jobs.state import analyse
 from timesyncd.messages.jobs import JobState, MarkBatch
 from timesyncd.mqtt.topics import MAX_MESSAGE_BYTES
@@ -135,6 +147,7 @@ def test_the_window_holds_its_newest_steps() -> None:
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of a job, jobs of a user: what is too much is closed early or refused, and counted."""
     monkeypatch.setattr(jobs_module, "MAX_MARKS", 8_000)
+    monkeypatch.setattr(jobs_module, "MAX_BYTES_OF_A_USER", 64 * (JOB_BYTES + RANK_BYTES))
     jobs = Jobs(10_000)
     for first in range(0, 6_000, 500):
         jobs.accept(batch(0, *(mark(first + n) for n in range(500)), sequence=first + 1), NOW)
@@ -142,7 +155,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = len(job.pending)
     jobs.advance(NOW + 10 * NS_PER_S)
     alone = job.size
-    for number in range(MAX_JOBS_OF_A_USER + 5):
+    for number in range(64 + 5):
         jobs.accept(batch(0, mark(0), job=f"job-{number}"), NOW)
     jobs.accept(batch(0, mark(0), uid=1001), NOW)
     jobs.accept(batch(7, mark(0)), NOW)
@@ -150,8 +163,60 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert opened == MAX_OPEN_SYNCS
     assert (alone, job.size) == (7_998, 60)
-    assert len(list(jobs)) == MAX_JOBS_OF_A_USER + 1
+    assert len(list(jobs)) == 64 + 1
     assert jobs.refused == 7
+
+
+def test_all_users_together_have_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of ever more users are refused once they fill the memory, and accepted again when others have ended."""
+    monkeypatch.setattr(jobs_module, "MAX_BYTES", 3 * (JOB_BYTES + RANK_BYTES))
+    monkeypatch.setattr(jobs_module, "MAX_BYTES_OF_A_USER", 3 * (JOB_BYTES + RANK_BYTES))
+    jobs = Jobs(10)
+    for uid in range(5):
+        jobs.accept(batch(0, mark(0), uid=uid), NOW)
+    full = len(jobs), jobs.refused, jobs.bytes
+    jobs.advance(NOW + JOB_ENDS_AFTER_NS)
+    jobs.accept(batch(0, mark(0), uid=7), NOW + JOB_ENDS_AFTER_NS)
+
+    assert full == (3, 2, 3 * (JOB_BYTES + RANK_BYTES))
+    assert (len(jobs), jobs.bytes) == (1, JOB_BYTES + RANK_BYTES)
+
+
+def test_a_thousand_jobs_of_64_ranks_fit() -> None:
+    """The size that one hub is for: 1,000 jobs of 64 ranks, of five users."""
+    assert 1_000 * (JOB_BYTES + 64 * RANK_BYTES) <= MAX_BYTES
+    assert 200 * (JOB_BYTES + 64 * RANK_BYTES) <= MAX_BYTES_OF_A_USER
+
+
+@pytest.mark.parametrize(("jobs_count", "ranks"), [(60, 1), (3, 200)])
+def test_a_job_and_a_rank_take_no_more_than_what_is_counted(jobs_count: int, ranks: int) -> None:
+    """Also with the longest names and with a clock that was set in every batch, parsed and analyzed as a hub does."""
+    hub = Hub(HubSettings(), "hub")
+    published: dict[str, JobState] = {}
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number, rank in product(range(jobs_count), range(ranks)):
+        for sequence in range(1, MAX_SETTINGS + 2):
+            set_to_ns = REAL_MINUS_BOOT + NS_PER_S * sequence
+            sent = batch(
+                rank,
+                job=f"{number:0255d}",
+                sequence=sequence,
+                uid=number % 8,
+                world_size=ranks,
+                real_minus_boot_ns=set_to_ns,
+            )
+            hub.accept_marks(MarkBatch.model_validate_json(sent.model_dump_json()), NOW)
+    for second in range(4):
+        published |= {state.job_id: state for state in hub.advance(NOW + second * NS_PER_S, 0).jobs}
+    gc.collect()
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+
+    assert len(published) == jobs_count
+    assert len(hub.job(job_id(0, f"{0:0255d}", 0)).ranks[0].settings) == MAX_SETTINGS  # type: ignore[union-attr]
+    assert taken <= jobs_count * (JOB_BYTES + ranks * RANK_BYTES)
 
 
 @pytest.mark.parametrize("kind", [Kind.BUCKET, Kind.STEP, Kind.PULL, Kind.STALENESS, Kind.SEND, Kind.RECEIVE])
