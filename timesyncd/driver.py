@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from timesyncd.clocks import Clocks
-from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, Unreachable
+from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, Unreachable, suggestion
 from timesyncd.sample import AlarmEvent, EngineTime, NoSample, NoSampleCause, Reading, Trap
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,8 @@ def load_driver(name: str) -> type[Driver]:
     """The class of a driver by name. Raises ConfigError that lists the installed drivers."""
     drivers = installed_drivers()
     if name not in drivers:
-        raise ConfigError(f"no such driver; installed drivers: {', '.join(sorted(drivers))}")
+        near = suggestion(name, drivers) or ";"
+        raise ConfigError(f"no such driver{near} installed drivers: {', '.join(sorted(drivers))}")
     loaded: type[Driver] = drivers[name].load()
     return loaded
 

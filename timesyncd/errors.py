@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 
@@ -11,6 +12,15 @@ class TimesyncdError(Exception):
 
 class ConfigError(TimesyncdError):
     """The configuration is invalid; the text names file, key path, value and what is allowed."""
+
+
+class ConfigErrors(ConfigError):
+    """Several values of the configuration are wrong. `texts`: one line for each of them, at least one."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = tuple(texts)
+        more = f"; {len(texts) - 1} more: timesyncd check-config prints them" if len(texts) > 1 else ""
+        super().__init__(texts[0] + more)
 
 
 class SourceError(TimesyncdError):
@@ -57,3 +67,11 @@ class SyncError(TimesyncdError):
     A job's ranks could not synchronize: a rank exited, or they are at different steps; the text names the operation and
     what to do.
     """
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """For an error that names an unknown `name`: as "; did you mean port?", or nothing where no known name is near."""
+    from difflib import get_close_matches  # only where something is wrong
+
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -20,10 +20,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from timesyncd.bound import growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Clocks, SystemClocks, real_minus_boot_ns
+from timesyncd.config import Section
 from timesyncd.drivers.chrony._protocol import (
     FLOAT_RESOLUTION,
     LOCAL_REFERENCE,
@@ -261,27 +262,23 @@ MAX_SOURCES = 32
 _TIMEOUT_S = 1.0
 
 
-class Refclock(BaseModel):
+class Refclock(Section):
     """A reference clock of chronyd that is a GNSS receiver: it is within `error_ns` of UTC, by the operator's word."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     gps: Literal[True]
     error_ns: Annotated[int, Field(ge=0, le=10**12)]
 
 
-class ChronyOptions(BaseModel):
+class ChronyOptions(Section):
     """
     `address` unset: chronyd's UNIX socket if this process may use it, else UDP. `refclocks`: what each reference clock
     is, by its reference id.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     address: str | None = None
     poll_interval_s: Annotated[float, Field(ge=0.1, le=60)] = 1.0
     max_clock_error_ppb: Annotated[int, Field(ge=0, le=10**9)] = 1000
-    refclocks: dict[Annotated[str, Field(pattern=r"^[!-~]{1,4}$")], Refclock] = {}
+    refclocks: dict[Annotated[str, Field(pattern=r"^[!-~]{1,4}$")], Refclock] = Field(default_factory=dict)
 
     @field_validator("refclocks")
     @classmethod

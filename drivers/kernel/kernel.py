@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks
+from timesyncd.config import Section
 from timesyncd.drivers.kernel._disciplines import (
     MIN_SCAN_INTERVAL_NS,
     SCAN_EVERY_NS,
@@ -46,9 +47,7 @@ from timesyncd.sample import KernelSample, Movement, Reading
 _NS_PER_US = 1_000
 
 
-class KernelOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class KernelOptions(Section):
     poll_interval_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
 
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks
+from timesyncd.config import Section
 from timesyncd.drivers.kernel._disciplines import ProcessScanner, may_steer_between
 from timesyncd.drivers.kernel._machine import Machine
 from timesyncd.drivers.kernel._programs import Process
@@ -26,10 +27,8 @@ from timesyncd.sample import Reading
 RESOLVE_EVERY_NS = 10 * NS_PER_S
 
 
-class PhcOptions(BaseModel):
+class PhcOptions(Section):
     """Exactly one of `interface` and `index` names the clock."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     interface: Annotated[str, Field(min_length=1, max_length=15)] | None = None
     index: Annotated[int, Field(ge=0)] | None = None

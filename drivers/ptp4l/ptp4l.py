@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from timesyncd.bound import SYSTEM_CLOCK_LIMIT_PPB
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, SystemClocks, real_minus_boot_ns
+from timesyncd.config import FilePath, Section
 from timesyncd.drivers.kernel._machine import Machine, frequency_ppb
 from timesyncd.drivers.phc._device import PhcReader, phc_index
 from timesyncd.drivers.ptp4l._event_monitor import EventMonitor, exchanges
@@ -58,21 +59,19 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Ptp4lOptions(BaseModel):
+class Ptp4lOptions(Section):
     """
     `uds_address` unset: the default paths of linuxptp. `poll_interval_s` unset: the Sync interval. `slave_event_monitor` is the path
     of ptp4l's option of the same name, to which it sends raw time stamps; unset: not received.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    uds_address: Path | None = None
+    uds_address: FilePath | None = None
     domain: Annotated[int, Field(ge=0, le=255)] = 0
     transport_specific: Annotated[int, Field(ge=0, le=15)] = 0
     poll_interval_s: Annotated[float, Field(ge=0.01, le=60)] | None = None
     time_stamping: Literal["software", "hardware"] | None = None
     phc: Annotated[int, Field(ge=0)] | None = None
-    slave_event_monitor: Path | None = None
+    slave_event_monitor: FilePath | None = None
 
 
 class Ptp4l:

@@ -16,9 +16,9 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, Strict, model_validator
 
-from timesyncd.config import Port, SecretSettings, Section
+from timesyncd.config import FilePath, Port, SecretSettings, Section
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -168,10 +168,10 @@ class WebOptions(Section):
     port: Port = 443
     username: Annotated[str, Field(min_length=1)]
     password: SecretSettings
-    ca: Annotated[Path, AfterValidator(_certificates)] | None = None
+    ca: Annotated[FilePath, AfterValidator(_certificates)] | None = None
     fingerprint: Annotated[str, AfterValidator(_sha256)] | None = None
     insecure: bool = False
-    channels: Annotated[tuple[Channel, ...], Field(min_length=1)] | None = None
+    channels: Annotated[tuple[Channel, ...], Strict(False), Field(min_length=1)] | None = None
     interval_s: Annotated[float, Field(ge=10, le=3600)] = 60.0
     timeout_s: Annotated[float, Field(ge=2, le=60)] = 10.0
     fill_history: bool = True

@@ -11,10 +11,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, Strict, model_validator
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.config import Port, SecretSettings, Section, SnmpUserSettings
+from timesyncd.config import Host, Port, SecretSettings, Section, SnmpUserSettings
 from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._grandmaster_reader import GrandmasterReader
 from timesyncd.drivers.timeprovider._notifications import NotificationDecoder
@@ -41,7 +41,7 @@ class TimeProviderOptions(Section):
     profile with a field fills it.
     """
 
-    host: Annotated[str, Field(min_length=1)]
+    host: Annotated[Host, Field(min_length=1)]
     port: Port = 161
     community: SecretSettings | None = None
     user: SnmpUserSettings | None = None
@@ -50,7 +50,9 @@ class TimeProviderOptions(Section):
     table_interval_s: Annotated[float, Field(ge=1, le=86_400)] = 60.0
     inventory_interval_s: Annotated[float, Field(ge=1, le=86_400)] = 3600.0
     timeout_s: Annotated[float, Field(ge=2, le=60)] = 5.0
-    profiles: Annotated[tuple[Annotated[str, AfterValidator(_loadable)], ...], Field(min_length=1)] = DEFAULT
+    profiles: Annotated[tuple[Annotated[str, AfterValidator(_loadable)], ...], Strict(False), Field(min_length=1)] = (
+        DEFAULT
+    )
 
     @model_validator(mode="after")
     def _has_access(self) -> TimeProviderOptions:

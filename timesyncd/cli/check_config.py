@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_config_argument, load_config
@@ -20,12 +21,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """0. Raises ConfigError if the daemon could not start with the configuration."""
-    from timesyncd.errors import ConfigError
+    """0, and 2 if the daemon could not start with the configuration. Raises ConfigError where there is none."""
+    from timesyncd.errors import ConfigErrors
 
-    config = load_config(args)
+    try:
+        config = load_config(args)
+    except ConfigErrors as error:
+        return _print_errors(error.texts)
     if errors := unusable_files(config):
-        raise ConfigError(errors[0])
+        return _print_errors(errors)
     warnings = [f"{name}: {evidence}" for name, _, evidence in driver_warnings(config)] + config.warnings
     warnings += web_warnings(config)
     warnings += [
@@ -40,6 +44,12 @@ def run(args: Namespace) -> int:
         print(f"warning      {warning}")
     print(f"{args.config}: valid")
     return 0
+
+
+def _print_errors(texts: Sequence[str]) -> int:
+    for text in texts:
+        print(text, file=sys.stderr)
+    return 2
 
 
 def driver_warnings(config: Config) -> list[tuple[str, str, str]]:

@@ -1,22 +1,15 @@
-"""
-The configuration: one TOML file, parsed into pydantic models. Every error is one line with file, key path, value and
-what is allowed.
-"""
+"""The sections of the configuration, as pydantic models."""
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import socket
-import stat
-import tomllib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -24,14 +17,14 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
-    ValidationError,
+    Strict,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config.files import read_file
 from timesyncd.errors import ConfigError
 from timesyncd.ipc.clock_segment import DEFAULT_FOLDER
 from timesyncd.model.assumptions import SourceSettings
@@ -47,31 +40,27 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Nanoseconds = Annotated[int, Field(ge=0, le=10**12)]
 
 
+#: TOML has no paths, so a path is text.
+FilePath = Annotated[Path, Strict(False)]
+
+
 class Section(BaseModel):
-    """A table of the file; an unknown key is an error."""
+    """A table of the file. An unknown key is an error, and so is a number or a flag in quotes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-#: A configuration, a secret, a certificate or a table is far smaller.
-MAX_FILE_BYTES = 1 << 20
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def read_file(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """
-    A regular file, of limited size: a FIFO would never end, and a device never be whole. Raises OSError.
-    """
-    with open(path, "rb", opener=_open_without_waiting) as opened:
-        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        data = opened.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes")
-    return data
+def host_alone(text: str) -> str:
+    """Raises ValueError for a host with a port, which has a key of its own, and for a URL."""
+    name, _, port = text.rpartition(":")
+    if "/" in text:
+        raise ValueError("must be a host name or an address, not a URL")
+    if name and ":" not in name and port.isdecimal():
+        raise ValueError(f"must be a host name or an address: give the port as port = {port}")
+    return text
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+Host = Annotated[str, AfterValidator(host_alone)]
 
 
 class SecretSettings(Section):
@@ -80,7 +69,7 @@ class SecretSettings(Section):
     `env`.
     """
 
-    file: Path | None = None
+    file: FilePath | None = None
     env: str | None = None
 
     @model_validator(mode="after")
@@ -118,7 +107,7 @@ class TrapSettings(Section):
     1024.
     """
 
-    host: str = "0.0.0.0"
+    host: Host = "0.0.0.0"
     port: Annotated[int, Field(ge=0, le=65535)] = 162
     communities: list[SecretSettings] = []
     users: list[SnmpUserSettings] = []
@@ -127,7 +116,7 @@ class TrapSettings(Section):
 class SyslogSettings(Section):
     """`[syslog]`: the listener for syslog messages of the grandmasters, over UDP."""
 
-    host: str = "0.0.0.0"
+    host: Host = "0.0.0.0"
     port: Annotated[int, Field(ge=0, le=65535)] = 514
 
 
@@ -143,14 +132,14 @@ class MqttSettings(Section):
     `outbox_days`, or beyond `outbox_rows`, are dropped and counted.
     """
 
-    host: Annotated[str, Field(min_length=1)]
+    host: Annotated[Host, Field(min_length=1)]
     port: Port | None = None
     username: str | None = None
     password: SecretSettings | None = None
     tls: bool = False
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
+    ca: FilePath | None = None
+    certificate: FilePath | None = None
+    key: FilePath | None = None
     topic_prefix: Annotated[str, Field(pattern=r"^[^#+/]+(/[^#+/]+)*$")] = TOPIC_PREFIX
     state_every_s: Annotated[float, Field(gt=0, le=3600)] = 2.0
     hubs: list[Name] = []
@@ -191,7 +180,7 @@ class StoreSettings(Section):
     Raw samples are kept for `keep_days`, roll-ups to minutes and to hours for longer.
     """
 
-    path: Path = Path("/var/lib/timesyncd/history.sqlite")
+    path: FilePath = Path("/var/lib/timesyncd/history.sqlite")
     url: str | None = None
     password: SecretSettings | None = None
     keep_days: Annotated[float, Field(gt=0)] = 7
@@ -220,7 +209,7 @@ class StoreSettings(Section):
 class ClockBoundSettings(Section):
     """`[clockbound]`: the daemon also writes a segment for clients of AWS ClockBound (v2)."""
 
-    path: Path = Path("/var/run/clockbound/shm0")
+    path: FilePath = Path("/var/run/clockbound/shm0")
 
 
 Role = Literal["reader", "job", "admin"]
@@ -242,11 +231,11 @@ class WebSettings(Section):
     needs a token, or a certificate that `client_ca` signed, which gives it the `client_role`.
     """
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8319
-    certificate: Path | None = None
-    key: Path | None = None
-    client_ca: Path | None = None
+    certificate: FilePath | None = None
+    key: FilePath | None = None
+    client_ca: FilePath | None = None
     client_role: Role = "reader"
     token: list[TokenSettings] = []
 
@@ -336,7 +325,7 @@ class NodeSettings(Section):
     """
 
     name: Name = Field(default_factory=lambda: socket.gethostname().split(".")[0])
-    runtime_dir: Path = DEFAULT_FOLDER
+    runtime_dir: FilePath = DEFAULT_FOLDER
     topology: Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$", max_length=255)] = ""
     link: Name | None = None
 
@@ -408,7 +397,7 @@ class OscillatorSettings(Section):
     ns).
     """
 
-    holdover: list[tuple[Annotated[int, Field(ge=0, le=10**9)], Nanoseconds]]
+    holdover: list[Annotated[tuple[Annotated[int, Field(ge=0, le=10**9)], Nanoseconds], Strict(False)]]
 
     @property
     def curve(self) -> HoldoverCurve:
@@ -469,161 +458,22 @@ class Config(Section):
             found.append(
                 "job: this daemon is not a hub, so no job receives this policy; move [[job]] to the daemons with [hub]"
             )
-        return found
+        return found + list(self._without_effect())
+
+    def _without_effect(self) -> Iterator[str]:
+        """Sections that change nothing, because what they need is missing."""
+        for name, listener in (("traps", self.traps), ("syslog", self.syslog)):
+            if listener is not None and not self.grandmaster:
+                yield f"{name}: without effect, because no [[grandmaster]] is configured that could send any"
+        if self.clockbound is not None and not self.source:
+            yield "clockbound: without effect, because no [[source]] is configured: the segment has no bound"
+        if self.hub is not None and self.hub.nodes and self.mqtt is None:
+            yield "hub.nodes: without effect, because without [mqtt] this hub receives no other node"
+        used = {grandmaster.oscillator for grandmaster in self.grandmaster}
+        for name in self.oscillator:
+            if name not in used:
+                yield f"oscillator.{name}: without effect, because no [[grandmaster]] has oscillator = {name!r}"
 
     def holdover_curve(self, grandmaster: Grandmaster) -> HoldoverCurve | None:
         """The grandmaster's holdover budget; None: none is configured."""
         return None if grandmaster.oscillator is None else self.oscillator[grandmaster.oscillator].curve
-
-
-OptionsOf = Callable[[str], type[BaseModel]]
-"""A driver's Options model by the driver's name; raises ConfigError when there is no such driver."""
-
-
-def load(path: Path, options_of: OptionsOf) -> Config:
-    """Read the file. Raises ConfigError with one line for the first thing that is wrong."""
-    try:
-        data = tomllib.loads(read_file(path).decode())
-    except OSError as error:
-        hint = "; create it, or give another path with --config" if isinstance(error, FileNotFoundError) else ""
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}{hint}") from error
-    except (ValueError, RecursionError) as error:  # tomllib passes on what int() and the stack refuse
-        raise ConfigError(f"{path}: not valid TOML: {str(error).partition(';')[0]}") from error
-    return parse(data, options_of, str(path))
-
-
-def parse(data: dict[str, Any], options_of: OptionsOf, origin: str) -> Config:
-    """The same from a parsed table; `origin` names the file in errors."""
-    data = dict(data)
-    for key, model in (("source", ClockSource), ("grandmaster", Grandmaster)):
-        tables = data.get(key, [])
-        if not isinstance(tables, list):
-            raise ConfigError(f"{origin}: {key} = {tables!r}: must be an array of tables, written as [[{key}]]")
-        data[key] = [_with_options(t, model, options_of, f"{origin}: {key}[{i}]") for i, t in enumerate(tables)]
-    try:
-        config = Config.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(f"{origin}: {validation_text(error, model=Config)}") from error
-    _check_unique_names(config, origin)
-    _check_oscillators(config, origin)
-    _check_independence(config, origin)
-    return config
-
-
-def _with_options(table: Any, model: type[Section], options_of: OptionsOf, where: str) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where} = {table!r}: must be a table")
-    own = {key: value for key, value in table.items() if key in model.model_fields and key != "options"}
-    rest = {key: value for key, value in table.items() if key not in own}
-    if not isinstance(own.get("driver"), str):
-        raise ConfigError(
-            f"{where}.driver = {own.get('driver')!r}: must be the name of a driver; timesyncd drivers lists them"
-        )
-    try:
-        options = options_of(own["driver"])
-    except ConfigError as error:
-        raise ConfigError(f"{where}.driver = {own['driver']!r}: {error}") from error
-    try:
-        own["options"] = options.model_validate(rest)
-    except ValidationError as error:
-        shared = set(model.model_fields) - {"options"}
-        raise ConfigError(validation_text(error, where, model=options, shared=shared)) from error
-    return own
-
-
-#: Of a value or a path in an error.
-_MOST_QUOTED_CHARS = 80
-
-_SECRET_NAME = re.compile("pass|pwd|secret|communit|token|credential", re.IGNORECASE)
-
-
-def validation_text(
-    error: ValidationError,
-    where: str = "",
-    *,
-    model: type[BaseModel] | None = None,
-    shared: Collection[str] = (),
-    noun: str = "key",
-    with_value: bool = True,
-) -> str:
-    """
-    The first problem as one line: path, value, and what is allowed there.
-
-    `where` is the path of the table that was validated. `model` is what it was validated by: its keys are listed where
-    one is unknown, in the outermost table with the `shared` ones of a driver's table; `noun` is what the reader calls
-    such a key. Without `with_value` no value is quoted: so for what came over a network. Below a key that looks like a
-    secret's, none ever is.
-    """
-    first = error.errors(include_url=False)[0]
-    location, message = first["loc"], first["msg"].removeprefix("Value error, ")
-    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" for part in location)
-    path = f"{where}{parts}".lstrip(".")[: len(where) + _MOST_QUOTED_CHARS]
-    if first["type"] == "missing":
-        return f"{path}: missing"
-    if first["type"] == "extra_forbidden":
-        keys = _keys_at(model, location[:-1]) | (set(shared) if len(location) == 1 else set())
-        message = f"unknown {noun}; allowed here: {', '.join(sorted(keys)) or 'none'}"
-    # Keys of one table that contradict each other have no value of their own.
-    is_table = isinstance(first["input"], dict) and first["type"] == "value_error"
-    value = f" = {_quoted(first)}" if with_value and path and not is_table else ""
-    return " ".join(f"{path}{value}: {message}".removeprefix(": ").splitlines())
-
-
-def _quoted(error: ErrorDetails) -> str:
-    """
-    The value, but no secret: an operator may have written one where its file belongs, and others read the journal.
-    """
-    names_a_secret = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in error["loc"])
-    if names_a_secret and not isinstance(error["input"], bool | int):
-        return "..."
-    quoted = repr(error["input"])
-    return quoted if len(quoted) <= _MOST_QUOTED_CHARS else f"{quoted[:_MOST_QUOTED_CHARS]}..."
-
-
-def _printable(key: str) -> str:
-    """A key may hold a line end or a terminal's control sequence; an error has one line, in a log that others read."""
-    return key if key.isprintable() else ascii(key)
-
-
-def _keys_at(model: Any, location: tuple[int | str, ...]) -> set[str]:
-    """The keys allowed in the table at this place."""
-    for part in location:
-        if isinstance(part, int) or model is None or part not in model.model_fields:
-            continue
-        annotation = model.model_fields[part].annotation
-        candidates = [annotation, *getattr(annotation, "__args__", ())]
-        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-    return set() if model is None else set(model.model_fields) - {"options"}
-
-
-def _check_unique_names(config: Config, origin: str) -> None:
-    names = [source.name for source in config.source] + [grandmaster.name for grandmaster in config.grandmaster]
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise ConfigError(
-                f"{origin}: name = {name!r}: used {times} times; names of sources and grandmasters must be unique"
-            )
-    for name, times in Counter(job.name for job in config.job).items():
-        if times > 1:
-            raise ConfigError(f"{origin}: job: name = {name!r}: used {times} times; names of jobs must be unique")
-
-
-def _check_oscillators(config: Config, origin: str) -> None:
-    for index, grandmaster in enumerate(config.grandmaster):
-        if grandmaster.oscillator is not None and grandmaster.oscillator not in config.oscillator:
-            known = ", ".join(sorted(config.oscillator)) or "none"
-            raise ConfigError(
-                f"{origin}: grandmaster[{index}].oscillator = {grandmaster.oscillator!r}: no such section "
-                f"[oscillator.{grandmaster.oscillator}]; configured oscillators: {known}"
-            )
-
-
-def _check_independence(config: Config, origin: str) -> None:
-    names = [source.name for source in config.source]
-    for index, source in enumerate(config.source):
-        for other in source.independent_of:
-            if other == source.name or other not in names:
-                others = ", ".join(name for name in names if name != source.name) or "none"
-                raise ConfigError(
-                    f"{origin}: source[{index}].independent_of = {other!r}: must name another source; there are: {others}"
-                )

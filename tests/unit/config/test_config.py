@@ -13,7 +13,7 @@ from timesyncd import config
 from timesyncd.cli.check_config import describe
 from timesyncd.config import validation_text
 from timesyncd.driver import build_driver, options_of
-from timesyncd.errors import ConfigError
+from timesyncd.errors import ConfigError, ConfigErrors
 from timesyncd.model.grandmaster import HoldoverCurve
 
 GOOD = """
@@ -134,7 +134,7 @@ def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
     [
         (
             ("[web]", "[web]\nprot = 1"),
-            "t.toml: web.prot = 1: unknown key; allowed here: certificate, client_ca, client_role, host, key, port, token",
+            "t.toml: web.prot = 1: unknown key; did you mean port? allowed here: certificate, client_ca, client_role, host, key, port, token",
         ),
         (
             ("[web]", '[web]\n"a\\nb" = 1'),
@@ -142,7 +142,7 @@ def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
         ),
         (
             ("[web]", "[wbe]"),
-            "t.toml: wbe = {}: unknown key; allowed here: clockbound, grandmaster, hub, job, mqtt, node, oscillator, source, store, syslog, traps, web",
+            "t.toml: wbe = {}: unknown key; did you mean web? allowed here: clockbound, grandmaster, hub, job, mqtt, node, oscillator, source, store, syslog, traps, web",
         ),
         (("20000", "-1"), "t.toml: source[0].bounds.local_drift_ppb = -1: Input should be greater than or equal to 0"),
         (("20000", '"fast"'), "t.toml: source[0].bounds.local_drift_ppb = 'fast': Input should be a valid integer"),
@@ -151,7 +151,7 @@ def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
         (('"node-a"', '"no/de"'), "t.toml: node.name = 'no/de': String should match pattern"),
         (
             ('driver = "ptp4l"', 'driver = "ptp5l"'),
-            "t.toml: source[0].driver = 'ptp5l': no such driver; installed drivers: ",
+            "t.toml: source[0].driver = 'ptp5l': no such driver; did you mean ptp4l? installed drivers: ",
         ),
         (('driver = "ptp4l"', ""), "t.toml: source[0].driver = None: must be the name of a driver"),
         (('{ env = "COMMUNITY" }', '{ env = "A", file = "/b" }'), "t.toml: grandmaster[0].community"),
@@ -378,3 +378,89 @@ def test_a_validation_error_is_one_line(data: dict[str, object], with_value: boo
 
     assert line.startswith(text)
     assert "\n" not in line
+
+
+BROKEN = """[node]
+name = "a"
+[[source]]
+name = "ptp"
+driver = "ptp4l"
+domain = "0"
+
+[source.bounds]
+holdover_after_ns = 1.5
+[[source]]
+name = "phc"
+driver = "pch"
+[mqtt]
+host = "broker:1883"
+tls = "yes"
+[[grandmaster]]
+name = "gm"
+driver = "timeprovider"
+host = "192.0.2.1"
+community = "public"
+[web]
+prot = 1
+port = "8319"
+"""
+
+
+def test_all_problems_are_reported_at_once_each_with_its_line(tmp_path: Path) -> None:
+    """In the order of the file; the error's own text is the first of them."""
+    path = tmp_path / "t.toml"
+    path.write_text(BROKEN)
+    with pytest.raises(ConfigErrors) as caught:
+        config.load(path, options_of)
+
+    texts = [text.removeprefix(f"{path}:") for text in caught.value.texts]
+    expected = [
+        "6: source[0].domain = '0': Input should be a valid integer",
+        "9: source[0].bounds.holdover_after_ns = 1.5: Input should be a valid integer",
+        "12: source[1].driver = 'pch': no such driver; did you mean phc? installed drivers: ",
+        "14: mqtt.host = 'broker:1883': must be a host name or an address: give the port as port = 1883",
+        "15: mqtt.tls = 'yes': Input should be a valid boolean",
+        '20: grandmaster[0].community: a secret is not written here: give { file = "/path" } or { env = "NAME" }',
+        "22: web.prot = 1: unknown key; did you mean port? allowed here: ",
+        "23: web.port = '8319': Input should be a valid integer",
+    ]
+    assert len(texts) == len(expected)
+    for text, start in zip(texts, expected, strict=True):
+        assert text.startswith(start)
+    assert str(caught.value) == f"{caught.value.texts[0]}; 7 more: timesyncd check-config prints them"
+    assert "public" not in str(caught.value.texts)
+
+
+@pytest.mark.parametrize("host", ["broker", "192.0.2.1", "2001:db8::1", "::1"])
+def test_a_host_may_be_any_address(host: str) -> None:
+    """An IPv6 address is no host with a port."""
+    assert parse(f'[mqtt]\nhost = "{host}"').mqtt == config.MqttSettings(host=host)
+
+
+def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
+    """Editors on Windows write it, and it is invisible."""
+    path = tmp_path / "t.toml"
+    path.write_bytes(b"\xef\xbb\xbf[web]\n")
+    with pytest.raises(ConfigError, match=f"^{path}:1: begins with a byte order mark"):
+        config.load(path, options_of)
+
+
+@pytest.mark.parametrize(
+    ("sections", "start"),
+    [
+        ("[traps]", "traps: without effect, because no [[grandmaster]]"),
+        ("[syslog]", "syslog: without effect, because no [[grandmaster]]"),
+        ("[clockbound]", "clockbound: without effect, because no [[source]]"),
+        ('[hub]\nnodes = ["a"]', "hub.nodes: without effect, because without [mqtt]"),
+        ("[oscillator.rb]\nholdover = [[0, 1], [9, 2]]", "oscillator.rb: without effect, because no [[grandmaster]]"),
+    ],
+)
+def test_a_section_without_effect_is_warned_of(sections: str, start: str) -> None:
+    """The daemon runs with it all the same."""
+    (warning,) = parse(sections).warnings
+    assert warning.startswith(start)
+
+
+def test_sections_with_an_effect_are_not_warned_of() -> None:
+    """Of the example no section is idle."""
+    assert parse(GOOD + "[traps]\n[syslog]\n[clockbound]\n").warnings == []
