@@ -30,6 +30,12 @@ def duration_text(ns: int | None) -> str:
     return text
 
 
+def rounded_up_text(ns: int) -> str:
+    """The same for a bound, which is 0 or more: rounded up, so that the text claims no less than the number."""
+    step = 10 ** max(0, len(str(ns)) - 3)
+    return duration_text(-(-ns // step) * step)
+
+
 def _decimals(value: float) -> int:
     """The number of decimals that make three digits, after rounding."""
     return 2 if value < 9.995 else 1 if value < 99.95 else 0

@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.feed import Feed
+from timesyncd.fleet.headline import FleetReading
+from timesyncd.fleet.node_clock import NodeClock
+from timesyncd.fleet.overview import overview
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
+from timesyncd.messages.overview import Overview
 from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 
 RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
@@ -58,6 +63,13 @@ class FakeView:
             grandmasters={"gm-a": len(self.states)},
             worst=[_part(state) for state in self.states[:2]],
         )
+
+    def overview(self) -> Overview:
+        realtime_ns = RECORDED["nodes"][0]["published_realtime_ns"]
+        now = Moment(realtime_ns=realtime_ns, boottime_ns=1_000 * NS_PER_S)
+        clocks = [NodeClock.of(state, now.boottime_ns, live=True) for state in self.states]
+        reading = FleetReading(clocks, jobs=self.jobs(), findings=self.findings())
+        return overview(reading, self.grandmasters(), self.hubs(), self.states[0].node, now)
 
     def map(self) -> FleetMap:
         places: dict[str, list[tuple[str, Status, int | None]]] = {}

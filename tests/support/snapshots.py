@@ -11,6 +11,7 @@ from timesyncd.driver import PollReport
 from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState
+from timesyncd.messages.overview import ConfiguredLimits, Headline
 from timesyncd.metrics.exposition import Counters, MetricsSnapshot
 from timesyncd.metrics.hub import FleetSnapshot, MessageLag
 
@@ -33,6 +34,15 @@ ALIGNMENT = AlignmentState(
         NodeAlignment(node="trainer-31", status="UNKNOWN", bound_ns=None, reason="silent"),
         *(NodeAlignment(node=f"trainer-{n:02}", status="SYNCHRONIZED", bound_ns=24_318 - n, reason="") for n in range(30)),
     ],
+)  # fmt: skip
+
+
+HEADLINE = Headline(
+    as_of_realtime_ns=NOW_NS, text="9,997 of 10,000 clocks agree within 48.7 us", verdict="exceeded",
+    limits=ConfiguredLimits(fleet_alignment_ns=10_000, job_alignment_ns=1_000, node_bound_ns=20_000), nodes=10_000,
+    compared=9_997, without_bound=2, not_compared=1, wide=5, alignment_ns=48_636, growth_ppb=100_200,
+    holds_for_ns=600 * NS_PER_S, pair=["trainer-01", "trainer-02"], reason="", p50_bound_ns=1, p99_bound_ns=2,
+    worst_bound_ns=3, causes=[], jobs=[], findings={}, actions=[],
 )  # fmt: skip
 
 
@@ -81,7 +91,7 @@ EVERYTHING = MetricsSnapshot(
     findings=FULL.findings,
     mqtt_connected=True,
     counters=counted(),
-    fleet=FleetSnapshot(HUB, SUMMARY, ALIGNMENT),
+    fleet=FleetSnapshot(HUB, SUMMARY, ALIGNMENT, HEADLINE),
     lag=lag(),
     outbox_waiting=120,
     store_waiting=40,

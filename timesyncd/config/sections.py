@@ -282,6 +282,22 @@ def canonical_policy(text: str) -> str:
     return str(parse_policy(text))
 
 
+Limit = Annotated[int, Field(gt=0, le=10**12)]
+
+
+class LimitsSettings(Section):
+    """
+    `[limits]`: the operator's limits. Without a limit a value is reported and not judged.
+
+    No two clocks of the fleet, or of a job, may differ by more than the alignments; no node's main bound may be wider
+    than `node_bound_ns`.
+    """
+
+    fleet_alignment_ns: Limit | None = None
+    job_alignment_ns: Limit | None = None
+    node_bound_ns: Limit | None = None
+
+
 class JobSettings(Section):
     """`[[job]]`: the synchronization policy that a hub sets for all jobs of this name."""
 
@@ -424,6 +440,7 @@ class Config(Section):
     web: WebSettings | None = None
     clockbound: ClockBoundSettings | None = None
     hub: HubSettings | None = None
+    limits: LimitsSettings = LimitsSettings()
     job: list[JobSettings] = []
 
     @property

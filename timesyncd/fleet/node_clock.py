@@ -81,6 +81,7 @@ class NodeClock(NamedTuple):
     explanations: tuple[CodedReason[str] | None, CodedReason[str] | None, CodedReason[str] | None]
     aging: AgingNumbers
     invalidation: Invalidation | None = None
+    since_realtime_ns: int | None = None
 
     @classmethod
     def of(cls, state: NodeState, received_boottime_ns: int, live: bool) -> NodeClock:
@@ -122,6 +123,7 @@ class NodeClock(NamedTuple):
                 *_sum(state.utc, explanations[UTC], unbounded),
                 received_boottime_ns + silent_after_ns(state),
             ),
+            since_realtime_ns=state.since_realtime_ns,
         )
 
     def repeated(self, state: RepeatedState, received_boottime_ns: int) -> NodeClock:

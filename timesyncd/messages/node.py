@@ -91,7 +91,7 @@ class Message(BaseModel):
 
 
 #: Fields that differ at every reading of a state.
-_AGEING = frozenset({"age_ns", "since_poll_ns", "sequence", "published_realtime_ns"})
+_AGEING = frozenset({"age_ns", "since_poll_ns", "sequence", "published_realtime_ns", "as_of_realtime_ns", "lag_ns"})
 
 
 @cache

@@ -19,6 +19,7 @@ from timesyncd.ipc.job_segment import Method
 from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState, StragglerMessage
 from timesyncd.messages.node import FindingMessage, Severity, Status
+from timesyncd.messages.overview import Headline
 from timesyncd.metrics.parts import bound_seconds_at, gauge, seconds, state_rows
 
 #: The nodes with the largest bounds have a series on the hub; every node exports its own.
@@ -37,6 +38,7 @@ class FleetSnapshot:
     hub: HubState
     summary: FleetSummary
     alignment: AlignmentState | None = None
+    headline: Headline | None = None
 
 
 class MessageLag:
@@ -86,18 +88,33 @@ def fleet(snapshot: FleetSnapshot, realtime_ns: int) -> Iterator[Metric]:
     yield gauge("fleet_nodes_following", "Nodes by the grandmaster that they follow: its name, its identity if no configured grandmaster has that, or empty if they follow none.", ("hub", "grandmaster"),
                 [((hub.node, name), count) for name, count in followed])  # fmt: skip
     yield gauge("fleet_jobs", "Jobs that this hub aggregates.", ("hub",), [(own, hub.jobs)])
+    if snapshot.headline is not None:
+        yield from _headline(hub.node, snapshot.headline, realtime_ns)
     if snapshot.alignment is not None:
-        yield from _alignment(hub.node, snapshot.alignment, realtime_ns)
+        yield from _worst(hub.node, snapshot.alignment)
 
 
-def _alignment(hub: str, state: AlignmentState, realtime_ns: int) -> Iterator[Metric]:
-    age_ns = max(0, realtime_ns - state.published_realtime_ns)
+def _headline(hub: str, state: Headline, realtime_ns: int) -> Iterator[Metric]:
+    own = (hub,)
+    age_ns = max(0, realtime_ns - state.as_of_realtime_ns)
     now = bound_seconds_at(state.alignment_ns, state.growth_ppb, state.holds_for_ns, age_ns)
-    yield gauge("fleet_alignment_seconds", "Bound on the difference between any two clocks of the fleet, now; absent if unknown.",
-                ("hub",), [((hub,), now)])  # fmt: skip
+    yield gauge("fleet_alignment_seconds", "Bound on the difference between any two of the compared clocks, now; absent if unknown.",
+                ("hub",), [(own, now)])  # fmt: skip
+    for name, text, count in (
+        ("compared", "Nodes whose clocks the fleet's alignment covers.", state.compared),
+        ("without_bound", "Nodes without a bound, or that do not report; the alignment covers none of them.", state.without_bound),
+        ("not_compared", "Nodes with a bound that share no reference with the compared ones.", state.not_compared),
+        ("wide", "Nodes whose bound exceeds limits.node_bound_ns; absent without that limit.", state.wide),
+    ):  # fmt: skip
+        yield gauge(f"fleet_nodes_{name}", text, ("hub",), [(own, count)])
+    yield gauge("limit_seconds", "The operator's limits, of [limits].", ("hub", "limit"),
+                [((hub, name.removesuffix("_ns")), seconds(ns)) for name, ns in state.limits])  # fmt: skip
     left_ns = None if state.holds_for_ns is None else max(0, state.holds_for_ns - age_ns)
     yield gauge("fleet_alignment_holds_seconds", "Time until the alignment expires without new states.",
-                ("hub",), [((hub,), seconds(left_ns))])  # fmt: skip
+                ("hub",), [(own, seconds(left_ns))])  # fmt: skip
+
+
+def _worst(hub: str, state: AlignmentState) -> Iterator[Metric]:
     known = islice((node for node in state.nodes if node.bound_ns is not None), WORST_NODES)
     yield gauge("fleet_worst_bound_seconds", f"The {WORST_NODES} largest bounds of nodes, at the time of the alignment.",
                 ("hub", "node"), [((hub, node.node), seconds(node.bound_ns)) for node in known])  # fmt: skip

@@ -22,6 +22,7 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import NODE_PATH, AlignmentState, CloudEvent, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState
+from timesyncd.messages.overview import Headline, Overview
 from timesyncd.store import history
 from timesyncd.store import series as store_series
 from timesyncd.store.engine import StoreLocation
@@ -77,6 +78,14 @@ async def node_named(request: web.Request, _query: Query) -> web.Response:
 
 async def fleet(request: web.Request, _query: Query) -> web.Response:
     return message_response(request, request.app[VIEW].fleet())
+
+
+async def overview(request: web.Request, _query: Query) -> web.Response:
+    return message_response(request, request.app[VIEW].overview())
+
+
+async def headline(request: web.Request, _query: Query) -> web.Response:
+    return message_response(request, request.app[VIEW].overview().headline)
 
 
 async def alignment(request: web.Request, query: AlignmentQuery) -> web.Response:
@@ -187,6 +196,10 @@ ROUTES = (
     Route("/api/v1/nodes", "Every known node, sorted by name.", "reader", nodes, DocumentList(NodeState), NodesQuery),
     Route("/api/v1/nodes/{name}", "One node.", "job", node_named, Document(NodeState), errors=(404,)),
     Route("/api/v1/fleet", "The fleet's summary.", "reader", fleet, Document(FleetSummary)),
+    Route(
+        "/api/v1/fleet/overview", "All that a first look needs, at one moment.", "reader", overview, Document(Overview)
+    ),
+    Route("/api/v1/headline", "The fleet's clocks in one sentence.", "reader", headline, Document(Headline)),
     Route("/api/v1/fleet/map", "Status and bound of every node, by place.", "reader", fleet_map, Document(FleetMap)),
     Route(
         "/api/v1/alignment",

@@ -12,6 +12,7 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
+from timesyncd.messages.overview import Overview
 
 StreamEventKind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub", "fleet"]
 
@@ -87,6 +88,9 @@ class View(Protocol):
 
     def map(self) -> FleetMap:
         """Place, status and bound of every known node. Builds no message of a single node."""
+
+    def overview(self) -> Overview:
+        """The fleet at a glance; all callers within a second get the same one."""
 
     def alignment(self, names: Sequence[str] | None, job: str | None) -> AlignmentState | None:
         """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fake_clocks import FakeClocks
 from prometheus_client.parser import text_string_to_metric_families
-from snapshots import ALIGNMENT, EVERYTHING, FULL, HUB, NODE, NOW_NS, SUMMARY
+from snapshots import EVERYTHING, FULL, HEADLINE, HUB, NODE, NOW_NS, SUMMARY
 
 from timesyncd.bound import Reason
 from timesyncd.clocks import NS_PER_S
@@ -123,6 +123,11 @@ def test_values_are_in_base_units(metric: Key, value: float) -> None:
         (key("fleet_jobs", hub="hub-a"), 1),
         (key("fleet_alignment_seconds", hub="hub-a"), 48_636e-9),
         (key("fleet_alignment_holds_seconds", hub="hub-a"), 600),
+        (key("fleet_nodes_compared", hub="hub-a"), 9_997),
+        (key("fleet_nodes_without_bound", hub="hub-a"), 2),
+        (key("fleet_nodes_not_compared", hub="hub-a"), 1),
+        (key("fleet_nodes_wide", hub="hub-a"), 5),
+        (key("limit_seconds", hub="hub-a", limit="job_alignment"), 1e-6),
         (key("fleet_worst_bound_seconds", hub="hub-a", node="trainer-00"), 24_318e-9),
         (key("outbox_waiting_rows"), 120),
         (key("store_waiting_rows"), 40),
@@ -142,9 +147,9 @@ def test_a_hub_exports_its_fleet(metric: Key, value: float) -> None:
 
 
 def fleet_metrics(real_ns: int = NOW_NS, **changes: Any) -> dict[Key, float]:
-    """The scrape of a hub with changes to its alignment."""
+    """The scrape of a hub with changes to its headline."""
     assert EVERYTHING.fleet is not None
-    fleet = replace(EVERYTHING.fleet, alignment=ALIGNMENT.model_copy(update=changes))
+    fleet = replace(EVERYTHING.fleet, headline=HEADLINE.model_copy(update=changes))
     return scrape(MetricsSnapshot(node=NODE, fleet=fleet), real_ns=real_ns)
 
 
