@@ -42,6 +42,8 @@ MODULE_PART = 10
 StepPosition = tuple[int, int]
 """(kind, number of synchronizations of this kind before it in the step)."""
 
+_BucketSizes = tuple[int, ...]
+
 _ModulePosition = tuple[int, StepPosition]
 """The bytes of the step's buckets where steps of several modules alternate, else 0; and the position in the step."""
 
@@ -297,27 +299,39 @@ def _histories(syncs: Sequence[Sync]) -> list[_PositionHistory]:
 def _positions(syncs: Sequence[Sync]) -> Iterator[tuple[_ModulePosition, Sync]]:
     steps = [list(step) for _, step in groupby(syncs, key=lambda sync: sync.step)]
     sizes = [_bucket_bytes(step) for step in steps]
-    alternate = bool(_module_sizes(sizes))
+    modules = _alternating(sizes)
     for step, size in zip(steps, sizes, strict=True):
+        module_bytes = sum(_longest_of(size, modules)) if modules else 0
         before: Counter[int] = Counter()
         for sync in step:
-            yield (size if alternate else 0, (sync.kind, before[sync.kind])), sync
+            yield (module_bytes, (sync.kind, before[sync.kind])), sync
             before[sync.kind] += 1
 
 
 def module_sizes(syncs: Sequence[Sync]) -> list[int]:
     """The bytes of gradients of each module, where the steps of several modules alternate; empty: there is one."""
-    return _module_sizes([_bucket_bytes(list(step)) for _, step in groupby(syncs, key=lambda sync: sync.step)])
+    found = _alternating([_bucket_bytes(list(step)) for _, step in groupby(syncs, key=lambda sync: sync.step)])
+    return sorted(sum(sizes) for sizes in found)
 
 
-def _module_sizes(sizes: Sequence[int]) -> list[int]:
-    found = sorted(size for size, times in Counter(sizes).items() if size and times * MODULE_PART >= len(sizes))
-    return found if len(found) > 1 else []
+def _alternating(steps: Sequence[_BucketSizes]) -> list[_BucketSizes]:
+    """
+    The buckets of each module; empty: there is one. A step that ends before another one does, as of a critic that is
+    updated more often than its generator, has the same places.
+    """
+    enough = [sizes for sizes, times in Counter(steps).items() if sizes and times * MODULE_PART >= len(steps)]
+    found = {_longest_of(sizes, enough) for sizes in enough}
+    return sorted(found) if len(found) > 1 else []
 
 
-def _bucket_bytes(step: Sequence[Sync]) -> int:
-    """The size of the step's gradient buckets, equal on all ranks; 0: it has none."""
-    return sum(max(each.bytes for each in sync.arrivals.values()) for sync in step if sync.kind in _BUCKETS)
+def _longest_of(sizes: _BucketSizes, modules: Sequence[_BucketSizes]) -> _BucketSizes:
+    """The longest of the modules that begins with these buckets."""
+    return max((module for module in modules if module[: len(sizes)] == sizes), key=len, default=sizes)
+
+
+def _bucket_bytes(step: Sequence[Sync]) -> _BucketSizes:
+    """The size of each of the step's gradient buckets, equal on all ranks."""
+    return tuple(max(each.bytes for each in sync.arrivals.values()) for sync in step if sync.kind in _BUCKETS)
 
 
 def _exposed_ns(syncs: Sequence[Sync], ranks: set[int]) -> Counter[int]:

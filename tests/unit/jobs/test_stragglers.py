@@ -241,6 +241,23 @@ def test_modules_whose_steps_alternate_are_two_places() -> None:
     assert one.where == "bucket 0 of the module with 1 MB of gradients"
 
 
+def test_a_module_that_is_updated_more_often_has_the_same_places_in_each_step() -> None:
+    """A critic's buckets come first in each step, and in each fourth one the generator's follow, where rank 1 is late."""
+
+    def bucket(step: int, number: int, late_ns: int, size: int) -> Sync:
+        one = sync(step, number, 0, late_ns, at_ns=60 * MS * number, kind=Kind.BUCKET)
+        return replace(one, arrivals={rank: replace(each, bytes=size) for rank, each in one.arrivals.items()})
+
+    syncs = []
+    for step in range(160):
+        syncs.append(bucket(step, 0, 0, 400_000))
+        syncs += [bucket(step, 1, 40 * MS, 1_000_000)] if step % 4 == 3 else []
+    (one,) = attribute(syncs, {}).stragglers
+
+    assert module_sizes(syncs) == []
+    assert (one.rank, one.lateness_p50_ns, one.where) == (1, 40 * MS, "bucket 1")
+
+
 def test_equal_ranks_of_two_modules_are_not_late() -> None:
     """Ranks that are late by chance, in alternate steps: of 200 jobs none has a straggler."""
     for seed in range(200):

@@ -70,6 +70,7 @@ class Buckets:
             self._pass = []
         if bucket.index() == 0 and (ddp := self._ddp()) is not None:
             self._group = ddp.process_group  # torch can replace a module's group
+            steps.start_pass(ddp)
         tensor = bucket.buffer()
         kind = Kind.BUCKET if self.hook is None else Kind.HOOK
         record = Record(kind, bucket_bytes(tensor), steps.stamps_for(tensor))

@@ -50,45 +50,57 @@ def _updated(updating: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         updated(updating)
 
 
+class StepEnd:
+    """What ends the job's steps: the optimizer, or (None) the first one that updates any of the module's parameters."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        optimizer: torch.optim.Optimizer | None,
+        parameters: Iterable[torch.Tensor] = (),
+        module: torch.nn.Module | None = None,
+    ) -> None:
+        self._steps = steps
+        self._watched = {id(parameter): weakref.ref(parameter) for parameter in parameters}
+        self._found: weakref.ref[torch.optim.Optimizer] | None = None
+        forget = steps.end_with(self, module)
+        if optimizer is None:
+            stop = watch_updates(self.updated_by)
+        else:
+            if not hasattr(
+                optimizer, "_optimizer_step_post_hooks"
+            ):  # accelerate's wrapper around the optimizer that updates
+                optimizer = getattr(optimizer, "optimizer", optimizer)
+            stop = optimizer.register_step_post_hook(lambda updating, args, kwargs: steps.update(self)).remove
+        self._undoing = [stop, forget]
+
+    def undo(self) -> None:
+        """Repeated calls have no effect."""
+        while self._undoing:
+            self._undoing.pop()()
+
+    def updated_by(self, updating: torch.optim.Optimizer) -> None:
+        """An optimizer has updated, which may be another one."""
+        if self._found is None or self._found() is None:
+            if all(parameter() is None for parameter in self._watched.values()):
+                self.undo()
+            given = (parameter for group in updating.param_groups for parameter in group["params"])
+            if not any(_is_in(self._watched, parameter) for parameter in given):
+                return
+            self._found = weakref.ref(updating)
+        if self._found() is updating:
+            self._steps.update(self)
+
+
 def end_steps_with(
     steps: Steps, optimizer: torch.optim.Optimizer | None, parameters: Iterable[torch.Tensor] = ()
 ) -> Callable[[], None]:
     """
-    End the step after each update by the optimizer.
+    End the step after each update by the optimizer, and by all others that end the job's steps.
 
     None: by the first optimizer that updates any of the parameters, until all of them are gone. Returns what undoes it; once is enough.
     """
-    watched = {id(parameter): weakref.ref(parameter) for parameter in parameters}
-    found: weakref.ref[torch.optim.Optimizer] | None = None
-
-    def updated(updating: torch.optim.Optimizer) -> None:
-        nonlocal found
-        if found is None or found() is None:
-            if all(parameter() is None for parameter in watched.values()):
-                undo()
-            if not any(_is_in(watched, parameter) for group in updating.param_groups for parameter in group["params"]):
-                return
-            found = weakref.ref(updating)
-        if found() is updating:
-            steps.end()
-
-    if optimizer is None:
-        stop = watch_updates(updated)
-    else:
-        if not hasattr(
-            optimizer, "_optimizer_step_post_hooks"
-        ):  # accelerate's wrapper around the optimizer that updates
-            optimizer = getattr(optimizer, "optimizer", optimizer)
-        stop = optimizer.register_step_post_hook(lambda updating, args, kwargs: steps.end()).remove
-    steps.ending_optimizers += 1
-    undoing = [stop]
-
-    def undo() -> None:
-        while undoing:
-            undoing.pop()()
-            steps.ending_optimizers -= 1
-
-    return undo
+    return StepEnd(steps, optimizer, parameters).undo
 
 
 def _is_in(watched: dict[int, weakref.ref[torch.Tensor]], parameter: torch.Tensor) -> bool:
@@ -97,8 +109,8 @@ def _is_in(watched: dict[int, weakref.ref[torch.Tensor]], parameter: torch.Tenso
     return found is not None and found() is parameter
 
 
-#: By module, what undoes the ending of its steps.
-_undo_by_module: WeakKeyDictionary[torch.nn.Module, Callable[[], None]] = WeakKeyDictionary()
+#: By module, what ends its steps.
+_ends_by_module: WeakKeyDictionary[torch.nn.Module, StepEnd] = WeakKeyDictionary()
 
 
 class Metered:
@@ -183,9 +195,16 @@ def meter_fsdp(job: Job, module: FSDPModule, optimizer: Optimizer | None = None)
 
 def _end_steps(steps: Steps, module: torch.nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
     """Replaces what ended the module's steps so far. Returns what undoes it."""
-    _undo_by_module.pop(module, _nothing)()
-    _undo_by_module[module] = undo = end_steps_with(steps, optimizer, module.parameters())
-    return undo
+    former = _ends_by_module.pop(module, None)
+    if former is not None:
+        former.undo()
+    _ends_by_module[module] = end = StepEnd(steps, optimizer, module.parameters(), module)
+    return end.undo
+
+
+def count_update(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """The optimizer has updated before the module was metered, maybe parameters of the module."""
+    _ends_by_module[module].updated_by(optimizer)
 
 
 def _nothing() -> None:
@@ -201,8 +220,9 @@ _FSDP_COLLECTIVES = (
 class StampedComm:
     """FSDP2 calls it instead of `comm`, and it calls `comm`."""
 
-    def __init__(self, comm: Any, kind: Kind, job: Job) -> None:
+    def __init__(self, comm: Any, kind: Kind, job: Job, root: torch.nn.Module | None = None) -> None:
         self.comm = comm
+        self._root = None if root is None else weakref.ref(root)  #: the metered module that this one is within
         self._kind = kind
         self._world_size = job.world_size
         self.steps: Steps | None = steps_of(job)
@@ -245,6 +265,8 @@ class StampedComm:
         if self.steps is None or group.size() != self._world_size:
             return None
         with self.steps.safely:
+            if self._root is not None and (root := self._root()) is not None:
+                self.steps.start_pass(root)
             larger = max(output_tensor.nbytes, input_tensor.nbytes)
             record = Record(self._kind, larger, self.steps.stamps_for(input_tensor))
             self.steps.number(record)
@@ -289,7 +311,7 @@ def stamp_collectives(job: Job, module: FSDPModule) -> Callable[[], None]:
     for shard in module.modules():
         if isinstance(shard, FSDPModule):
             for attribute, setter, kind in _FSDP_COLLECTIVES:
-                undoing += _stamp(job, shard, attribute, getattr(shard, setter, None), kind)
+                undoing += _stamp(job, shard, attribute, getattr(shard, setter, None), kind, module)
     if not undoing:
         warnings.warn(
             "timesyncd meters no collective of this module: FSDP2 of this torch has no setter for custom collectives",
@@ -341,7 +363,12 @@ def _stamp_waits(group: Any, stamped: StampedComm) -> Callable[[], None]:
 
 
 def _stamp(
-    job: Job, shard: FSDPModule, attribute: str, put: Callable[[Any], None] | None, kind: Kind
+    job: Job,
+    shard: FSDPModule,
+    attribute: str,
+    put: Callable[[Any], None] | None,
+    kind: Kind,
+    root: torch.nn.Module,
 ) -> list[Callable[[], None]]:
     """Empty if there is no such collective, or several, which the setter would replace by one."""
     if put is None:
@@ -353,7 +380,7 @@ def _stamp(
     if isinstance(comm, StampedComm):
         comm.steps = None
         comm = comm.comm
-    stamped = StampedComm(comm, kind, job)
+    stamped = StampedComm(comm, kind, job, root)
     put(stamped)
     forget_waits = _stamp_waits(groups[0], stamped) if kind is Kind.ALL_GATHER else _nothing
 

@@ -64,6 +64,7 @@ def _wrap() -> None:
 
 def _begun(steps: Steps, ddp: DistributedDataParallel) -> Record | None:
     with steps.safely:
+        steps.start_pass(ddp)
         buffers = ddp.modules_buffers
         # What a hook for buffers does is not known.
         kind = Kind.CUSTOM if hasattr(ddp, "buffer_hook") else Kind.BROADCAST

@@ -13,8 +13,10 @@ import threading
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -22,6 +24,7 @@ from timesyncd.client.job import Job
 from timesyncd.client.meter import Meter, OpenArrival
 from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.stamps import HOST, DeviceStamps, HostStamps, SideStream, Stamps
+from timesyncd.client.torch.updates import StepUpdates
 from timesyncd.ipc.job_datagram import Kind
 
 #: The longest time that gloo's threads need to release a callback after its collective, on a busy machine.
@@ -177,7 +180,9 @@ class Steps:
         self.device: DeviceStamps | None = None
         self.unknown_device: str | None = None  #: the type of a device that has no timestamps
         self._refusals: set[str] = set()
-        self.ending_optimizers = 0  #: how many optimizers end the steps
+        self._updates = StepUpdates()
+        self._optimizers: WeakKeyDictionary[torch.nn.Module, object] = WeakKeyDictionary()
+        self._updated_at: Any = None  #: the last update of a step that waits for other optimizers
         self._step = 0
         self._ended: int | None = None
         self._numbered = False
@@ -194,6 +199,11 @@ class Steps:
         return Safely(self.job.meter)
 
     @property
+    def ending_optimizers(self) -> int:
+        """How many optimizers end the steps."""
+        return len(self._updates)
+
+    @property
     def step(self) -> int:
         """
         The current step, from 0, one more at the end of each. Set it to use your own numbers, the same on every rank.
@@ -205,7 +215,8 @@ class Steps:
     @step.setter
     def step(self, number: int) -> None:
         with self._lock:
-            if number != self._step and (self._kept or (self._numbered and not self.ending_optimizers)):
+            has_marks = self._kept or (self._numbered and not self.ending_optimizers)
+            if number != self._step and (has_marks or self._updates.is_partial):
                 self.end()
             self._step = number
 
@@ -269,17 +280,50 @@ class Steps:
             self._pending.append(record)
             self._mark_pending()
 
+    def end_with(self, optimizer: object, module: torch.nn.Module | None = None) -> Callable[[], None]:
+        """
+        The step ends when this optimizer has updated, and each other one that was given here. Returns what undoes it.
+
+        `module`: the one that the optimizer updates.
+        """
+        self._updates.add(optimizer)
+        if module is not None:
+            self._optimizers[module] = optimizer
+        return functools.partial(self._updates.remove, optimizer)
+
+    def update(self, optimizer: object) -> None:
+        """An optimizer of `end_with` has updated."""
+        with self._lock:
+            if self._updates.has_updated(optimizer):
+                self.end()
+            self._updates.update(optimizer)
+            if self._updates.is_complete:
+                self._updated_at = None
+                self.end()
+            else:
+                with self.safely:
+                    self._updated_at = (self.device or HOST).now()
+
+    def start_pass(self, module: torch.nn.Module) -> None:
+        """The module computes now: a step in which it was updated already is over."""
+        if self._updates.is_partial and self._updates.has_updated(self._optimizers.get(module)):
+            self.end()
+
     def end(self) -> None:
         """The parameters are updated: mark the step's kept records and the step itself; the next step starts."""
         with self._lock, self.safely:
             try:
                 self._end()
             finally:
+                self._updates.end_step()
+                self._updated_at = None
                 self._step += 1
 
     def close(self) -> None:
         """Wait for the device's times, CLOSE_WAIT_S at most. Marks whose times are not known by then are lost."""
         with self._lock:
+            if self._updates.is_partial:
+                self.end()
             deadline = time.monotonic() + CLOSE_WAIT_S
             self._mark_pending()
             while self._pending and time.monotonic() < deadline:
@@ -294,7 +338,8 @@ class Steps:
         if self.unknown_device is not None:
             self._refuse(f"the client knows no timestamps of {self.unknown_device.upper()} devices")
         whole = Record(Kind.STEP, 0, self.device or HOST)
-        whole.end, whole.arrival, whole.begin = whole.arrival, self._begin, self._ready
+        end = whole.arrival if self._updated_at is None else self._updated_at
+        whole.end, whole.arrival, whole.begin = end, self._begin, self._ready
         kept, self._kept, self._numbered = self._kept, [], False
         meter, step = self.job.meter, self._step
         whole.key = meter.step_key(step)

@@ -22,7 +22,7 @@ from torch.optim.optimizer import Optimizer
 from timesyncd.client.job import Job, record_dir
 from timesyncd.client.torch.collectives import meter_collectives
 from timesyncd.client.torch.ddp import attach, stamping_hook
-from timesyncd.client.torch.metering import meter_ddp, meter_fsdp, metered, watch_updates
+from timesyncd.client.torch.metering import count_update, meter_ddp, meter_fsdp, metered, watch_updates
 from timesyncd.client.torch.steps import steps_of
 
 #: The environment variable with the name of the job, the same in all processes of the script.
@@ -89,16 +89,18 @@ def _meter_at_first_update(job: Job) -> None:
             return
         with _errors_to_file(job):
             roots = _sharded_roots()
-            for root in roots:
-                meter_fsdp(job, root)
             if not roots:
                 metered(job, optimizer)
-            steps.end()
+                steps.end()
+            for root in roots:
+                meter_fsdp(job, root)
+            for root in roots:
+                count_update(root, optimizer)
 
     watch_updates(updated)
 
 
-def _sharded_roots() -> list[FSDPModule]:
+def _sharded_roots() -> list[Any]:
     found = [each for each in gc.get_objects() if issubclass(type(each), FSDPModule)]
     within = {id(inner) for each in found for inner in each.modules() if inner is not each}
     return [each for each in found if id(each) not in within]

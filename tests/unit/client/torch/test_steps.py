@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -60,15 +61,47 @@ def bucket(steps: Steps, bytes: int = 8) -> Record:
 
 
 def test_one_job_has_one_numbering(rank: Rank) -> None:
-    """Whatever of it is metered, and however often, counts its steps together."""
+    """Whatever of it is metered counts its steps together: an update of each optimizer is one step."""
     optimizers = [torch.optim.SGD([parameter()], lr=0.1) for _ in range(2)]
     meters = [metered(rank.job, optimizer) for optimizer in optimizers]
-    optimizers[0].step()
-    optimizers[1].step()
-    optimizers[0].step()
+    for _ in range(3):
+        optimizers[0].step()
+        optimizers[1].step()
 
     assert [meter.step for meter in meters] == [3, 3]
     assert [(m.step, m.sync, m.kind) for m in rank.marked()] == [(step, 0, Kind.STEP) for step in range(3)]
+
+
+def test_an_optimizer_that_updates_again_ends_the_step_before(rank: Rank) -> None:
+    """A critic is updated three times for each update of the generator: the step ends at its own last update, not at the next one."""
+    critic, generator = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(2))
+    meters = [metered(rank.job, optimizer) for optimizer in (critic, generator)]
+    around_ns = []
+    for which in (critic, generator, *(critic, critic, critic, generator) * 2, critic):
+        before_ns = time.time_ns()
+        which.step()
+        around_ns.append((before_ns, time.time_ns()))
+    for meter in meters:
+        meter.close()
+    marks = rank.marked()
+    last = [around_ns[number] for number in (1, 2, 3, 5, 6, 7, 9, 10)]
+
+    assert [(m.step, m.kind) for m in marks] == [(step, Kind.STEP) for step in range(8)]
+    assert all(before <= mark.end_ns <= after for mark, (before, after) in zip(marks, last, strict=True))
+    assert all(before.end_ns == after.arrival_ns for before, after in itertools.pairwise(marks))
+
+
+def test_two_modules_of_one_optimizer_take_one_step(rank: Rank) -> None:
+    """One update of an encoder and a decoder is one step, though each of them is metered."""
+    modules = [torch.nn.Linear(2, 2) for _ in range(2)]
+    optimizer = torch.optim.SGD([each for module in modules for each in module.parameters()], lr=0.1)
+    steps = steps_of(rank.job)
+    for module in modules:
+        end_steps_with(steps, None, module.parameters())
+    for _ in range(3):
+        optimizer.step()
+
+    assert steps.step == 3
 
 
 def test_a_step_starts_where_the_last_one_ended(rank: Rank) -> None:
