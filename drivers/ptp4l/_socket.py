@@ -14,6 +14,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -270,14 +271,15 @@ class PushSubscription:
 
     async def next(self, sync_interval_ns: int) -> bool:
         """Wait for a push; False if none came within _WAIT_S, which may end `active`."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_WAIT_S):
                 await self._arrived.wait()
-        except TimeoutError:
-            self.active = self._clocks.boottime_ns() - self._latest_ns <= _SYNCS_UNTIL_POLLING * sync_interval_ns
-            return False
-        self._arrived.clear()
-        return True
+        # A process that was held up finds the push and the timeout at once.
+        if self._arrived.is_set():
+            self._arrived.clear()
+            return True
+        self.active = self._clocks.boottime_ns() - self._latest_ns <= _SYNCS_UNTIL_POLLING * sync_interval_ns
+        return False
 
     def renew(self, sync_interval_ns: int) -> None:
         """Subscribe, or renew the subscription after a third of its duration. Raises Unreachable."""
