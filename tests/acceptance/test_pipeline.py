@@ -73,7 +73,7 @@ def test_the_hub_names_the_straggler_rank_and_its_cost(lab: Lab) -> None:
     job = eventually(lambda: ask(lab.nodes[HUB], f"jobs/{JOB}"), lambda job: job["straggler_rank"] is not None)
 
     assert (job["straggler_rank"], job["world_size"]) == (1, 2)
-    assert job["verdict"].startswith("rank 1 (node-b) is late at ")
+    assert job["verdict"].startswith("rank 1 (node-b) is late before ")
     assert job["alignment_reason"] == "node-a and node-b, by their parent clock"
     assert job["alignment_ns"] > X_NS["node-b"]
     assert 0 < job["sync_overhead"] < 1

@@ -16,6 +16,7 @@ from timesyncd.audit.bootstrap import StepSample
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, Comparison, StepMark, Sync, widest_skew_sync
 from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier, ratio, step_cost
+from timesyncd.jobs.late_place import late_place
 from timesyncd.jobs.lateness import independent_part, independent_steps, is_persistent
 from timesyncd.jobs.missing_ranks import Hang, find_hang
 from timesyncd.jobs.onset import LateSpan, late_spans
@@ -182,37 +183,9 @@ def _moved(mark: StepMark, by_ns: int) -> StepMark:
     return StepMark(mark.step, mark.arrival_ns + by_ns, ready_ns, mark.end_ns + by_ns)
 
 
-#: A rank is late in its update if its update is longer by this part of its lateness, or more.
-_UPDATE_PART = 0.5
-
-
 def place(now: Measured, late: Straggler) -> str:
-    """
-    Where the straggler loses its time, as far as the marks separate it. Its update is the time from its last
-    synchronization to the end of its step, on its own clock.
-    """
-    first = Counter(positions(step[:1])[0] for _, step in same_step(now.recording.syncs)).most_common(1)
-    if not first or not late.where.startswith(first[0][0]):
-        return f"at {late.where}"
-    updates_ns = _updates_ns(now)
-    others_ns = [ns for rank, ns in updates_ns.items() if rank != late.rank]
-    if late.rank in updates_ns and others_ns:
-        longer_ns = updates_ns[late.rank] - percentile(others_ns, 50)
-        if longer_ns >= _UPDATE_PART * late.lateness_p50_ns > 0:
-            return f"in the update before {late.where}"
-    return f"before {late.where}"
-
-
-def _updates_ns(now: Measured) -> dict[int, int]:
-    """By rank, the median time of its update."""
-    found: dict[int, list[int]] = defaultdict(list)
-    for key, step in same_step(now.recording.syncs):
-        for rank in now.recording.steps:
-            mark = now.recording.step_mark(rank, key)
-            ends_ns = [sync.arrivals[rank].end_ns for sync in step if rank in sync.arrivals]
-            if mark is not None and ends_ns:
-                found[rank].append(mark.end_ns - max(ends_ns))
-    return {rank: percentile(values, 50) for rank, values in found.items()}
+    """Where the straggler loses its time, as far as the marks separate it."""
+    return late_place(now.recording.syncs, now.recording.step_marks, late)
 
 
 StageName = Literal["compute", "synchronize", "update"]

@@ -80,10 +80,11 @@ class Recording:
         return sorted({sync.step for sync in self.syncs} | own | requested)
 
     def step_mark(self, rank: int, step: int) -> StepMark | None:
-        return self._step_marks.get((rank, step))
+        return self.step_marks.get((rank, step))
 
     @cached_property
-    def _step_marks(self) -> dict[tuple[int, int], StepMark]:
+    def step_marks(self) -> dict[tuple[int, int], StepMark]:
+        """By rank and the step's key."""
         return {(rank, mark.step): mark for rank, marks in self.steps.items() for mark in marks}
 
 

@@ -16,6 +16,7 @@ from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.jobs.arrivals import StepMark, Sync, Window, compare, summarize
 from timesyncd.jobs.exposed import RankCost, StepCost, ratio
 from timesyncd.jobs.joining import JobRun, newest_of
+from timesyncd.jobs.late_place import late_place
 from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.ranks import Flows
 from timesyncd.jobs.rare_waits import RareWaits, rare_waits
@@ -56,7 +57,8 @@ class Costs:
 class JobAnalysis:
     """
     The analysis of a job's window. `newest` is the synchronization with the widest skew of the newest complete step.
-    `barriers` are on the nodes' own clocks, whatever the method of the attribution is.
+    `barriers` are on the nodes' own clocks, whatever the method of the attribution is. `place`: where the worst
+    straggler loses its time; "" without one.
     """
 
     attribution: Attribution
@@ -66,6 +68,7 @@ class JobAnalysis:
     costs: Costs
     barrier_waits_ns: Sequence[int]
     barriers: Sequence[Sync]
+    place: str
     flows: Mapping[str, object]
     update_latency_p50_ns: int | None
 
@@ -83,9 +86,18 @@ def analyse(job: JobRun, nodes: Mapping[int, str]) -> JobAnalysis:
         costs=_costs(costs, job.steps.epoch_overhead(costs)),
         barrier_waits_ns=[wait_ns for sync in attribution.syncs for wait_ns in _barrier_waits_ns(sync)],
         barriers=[sync for sync in syncs if sync.kind == Kind.BARRIER],
+        place=_place(job, syncs, attribution.stragglers),
         update_latency_p50_ns=median(list(_update_latencies_ns(job))),
         flows=_flow_figures(job.flows),
     )
+
+
+def _place(job: JobRun, syncs: Sequence[Sync], stragglers: Sequence[Straggler]) -> str:
+    if not stragglers:
+        return ""
+    records = job.steps.records_from(syncs[0].step)
+    marks = {(rank, step): mark for step, record in records for rank, mark in record.marks.items()}
+    return late_place(syncs, marks, stragglers[0])
 
 
 def analysed_syncs(job: JobRun) -> list[Sync]:
@@ -289,7 +301,7 @@ def _verdict(job: JobRun, analysis: JobAnalysis) -> CodedReason[VerdictCode]:
 def _straggler_verdict(job: JobRun, analysis: JobAnalysis) -> CodedReason[VerdictCode]:
     worst = analysis.attribution.stragglers[0]
     rank = f"rank {worst.rank} ({job.ranks[worst.rank].newest.node})"
-    late = f"late at {worst.where}: {duration_text(worst.lateness_p50_ns)} after the median rank"
+    late = f"late {analysis.place}: {duration_text(worst.lateness_p50_ns)} after the median rank"
     if worst.verdict == "inconclusive":
         bound = duration_text(analysis.attribution.clock_bound_ns or 0)
         text = f"inconclusive: {rank} seems {late}, within the clocks' error of {bound}"

@@ -45,7 +45,7 @@ def test_a_job_gets_its_signals() -> None:
     assert [(rank.node, rank.wait_p50_ns) for rank in state.ranks] == [("node-0", 6 * MS), ("node-1", 0)]
     assert (state.alignment_ns, state.alignment_growth_ppb) == (200_000, 100_000)
     assert state.verdict == (
-        "rank 1 (node-1) is late at barrier 0: 6.00 ms after the median rank; it cost 600 ms in the window"
+        "rank 1 (node-1) is late before barrier 0: 6.00 ms after the median rank; it cost 600 ms in the window"
     )
     assert state.verdict_code is VerdictCode.STRAGGLER
 
