@@ -8,15 +8,20 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import version
 
-from timesyncd.cli._journal import print_error
+from timesyncd.cli._log_output import print_error
+from timesyncd.cli._parser import Program
 from timesyncd.errors import ConfigError, TimesyncdError
 
-COMMANDS = (
-    "run", "check-config", "doctor", "status", "explain", "now", "preflight", "policy", "history", "export", "store", "replay", "merge-traces", "audit", "run-audit", "probe", "record",
-    "profile-from-mib", "broker-config", "simulate", "demo", "drivers",
-)  # fmt: skip
+GROUPS = {
+    "See how the clocks are": ("status", "explain", "now", "wait", "history", "export", "doctor"),
+    "Make a training job faster": ("run-audit", "audit", "preflight", "policy", "merge-traces"),
+    "Run the daemon": ("run", "check-config", "drivers", "broker-config", "store"),
+    "Work with a grandmaster": ("probe", "record", "profile-from-mib"),
+    "Try it without hardware": ("demo", "simulate", "replay"),
+}
+
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 #: The packages of the extras daemon and demo.
 NEEDS_EXTRA = {
@@ -32,23 +37,24 @@ class _PrintVersion(argparse.Action):
     """Looks the version up only when it is asked for, since that reads the files of the installation."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"timesyncd {version('timesyncd')}")
+        from timesyncd.build import this_build
+
+        print(this_build())
         parser.exit()
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+def parser() -> Program:
+    top = Program(
+        GROUPS,
         prog="timesyncd",
         description="Monitors a node's PTP clocks, bounds their error, and measures what synchronization costs training jobs. "
         "Exit status: 0: success, or the answer is yes; 1: the answer is no, or a failure; 2: usage or configuration error; "
         "130: interrupted.",
     )
     top.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and end")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = import_module(f"timesyncd.cli.{name.replace('-', '_')}")
-        text = (module.__doc__ or "").strip()
-        command = commands.add_parser(name, help=text.splitlines()[0], description=text)
+        command = top.add_command(name, (module.__doc__ or "").strip(), module.EXAMPLES)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return top
@@ -75,7 +81,11 @@ def _discard_output() -> None:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    args = parser().parse_args(argv)
+    top = parser()
+    args = top.parse_args(argv)
+    if args.command is None:
+        top.print_help()
+        return 0
     try:
         status: int = args.run(args)
     except ModuleNotFoundError as error:

@@ -162,6 +162,7 @@ class Runner:
             await self._close()
             return [self._failed(started_ns, error)]
         self._succeeded(started_ns)
+        log.debug("%s: poll: %d readings", self.name, len(readings))
         return readings
 
     def _failed(self, started_ns: int, error: Exception) -> NoSample:

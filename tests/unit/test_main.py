@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from argparse import Namespace
@@ -162,10 +163,13 @@ def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) ->
         program.main(["--version"])
 
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"timesyncd {version('timesyncd')}\n"
+    assert re.fullmatch(
+        rf"timesyncd {version('timesyncd')} \((commit [0-9a-f]{{12}}|unknown commit), Python 3\.\d+\.\d+\S*\)\n",
+        capsys.readouterr().out,
+    )
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["now", "--nonsense"], ["history"]])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["now", "--nonsense"], ["history"]])
 def test_a_wrong_command_line_is_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     """The usage is printed."""
     with pytest.raises(SystemExit) as ended:
@@ -182,6 +186,53 @@ def test_every_command_is_described(command: str) -> None:
     first_line = str(module.__doc__).splitlines()[0]
 
     assert f"{command} {first_line}" in " ".join(program.parser().format_help().split())
+
+
+def test_without_arguments_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command stands under one title."""
+    assert program.main([]) == 0
+    printed = capsys.readouterr().out
+    for title, names in program.GROUPS.items():
+        listed = printed.partition(f"{title}:\n")[2].partition("\n\n")[0]
+        assert tuple(re.findall(r"^  (\S+)", listed, re.MULTILINE)) == names
+
+
+@pytest.mark.parametrize("command", program.COMMANDS)
+def test_the_examples_of_a_command_are_complete_command_lines(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of each command, which its parser accepts and its help prints."""
+    examples = import_module(f"timesyncd.cli.{command.replace('-', '_')}").EXAMPLES
+    assert len(examples) >= 2
+    for example in examples:
+        words = shlex.split(example.partition("| ")[2] or example.partition(" && ")[0])
+        assert words[:2] == ["timesyncd", command]
+        assert program.parser().parse_args(words[1:]).command == command
+    with pytest.raises(SystemExit):
+        program.main([command, "--help"])
+    assert all(f"  {example}\n" in capsys.readouterr().out for example in examples[:1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["staus"], "timesyncd: no such command: staus; did you mean status?"),
+        (["xyzzy"], "timesyncd: no such command: xyzzy; timesyncd --help lists the commands"),
+        (["status", "--josn"], "timesyncd status: error: unrecognized arguments: --josn; did you mean --json?"),
+        (
+            ["preflight", "--nodes", "a", "--max-aligment=1us"],
+            (
+                "timesyncd preflight: error: the following arguments are required: --max-alignment; "
+                "did you mean --max-alignment?"
+            ),
+        ),
+        (["now", "--xyzzy"], "timesyncd now: error: unrecognized arguments: --xyzzy"),
+    ],
+)
+def test_a_typing_error_gets_a_suggestion(capsys: pytest.CaptureFixture[str], arguments: list[str], line: str) -> None:
+    """Of commands and options; nothing is suggested where nothing is near."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == line
 
 
 def test_finding_the_command_imports_no_dependency() -> None:

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from timesyncd.errors import ConfigError
 
@@ -27,6 +28,34 @@ def add_config_argument(parser: ArgumentParser) -> None:
         metavar="FILE",
         help=f"configuration file (default: {DEFAULT_CONFIG})",
     )
+
+
+#: Of the page of a daemon that `--url` names without a port.
+DEFAULT_PORT = 8319
+
+
+def add_url_argument(parser: ArgumentParser, text: str = "a daemon's page (default: from the configuration)") -> None:
+    parser.add_argument("--url", type=url_of, metavar="URL", help=f"{text}; HOST or HOST:PORT is enough")
+
+
+def url_of(text: str) -> str:
+    """The URL of an argument. Raises ArgumentTypeError if it can be none."""
+    url = text if "://" in text else _url_of_host(text)
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ArgumentTypeError(f"{text!r} is no address of a page: give a host, HOST:PORT or an http or https URL")
+    return url
+
+
+def _url_of_host(text: str) -> str:
+    """An IPv6 address may stand without brackets where no port follows."""
+    host = f"[{text}]" if text.count(":") > 1 and not text.startswith("[") else text
+    has_port = ":" in host.rpartition("]")[2]
+    return f"http://{host}/" if has_port else f"http://{host}:{DEFAULT_PORT}/"
 
 
 def is_missing(path: Path) -> bool:

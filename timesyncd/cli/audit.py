@@ -7,12 +7,18 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument, audit_extra_is_missing, is_missing, page_url
+from timesyncd.cli._common import add_config_argument, add_url_argument, audit_extra_is_missing, is_missing, page_url
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.errors import Refused, TraceError
 
 if TYPE_CHECKING:
     from timesyncd.jobs.recording import Recording
+
+
+EXAMPLES = (
+    "timesyncd audit --job llama",
+    "timesyncd audit --record timesyncd-audit --before last-week/report.json --out report",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="folder for the report (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print report.json instead of its summary")
-    parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
+    add_url_argument(parser)
     add_config_argument(parser)
 
 

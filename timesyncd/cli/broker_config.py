@@ -10,6 +10,11 @@ from pathlib import Path
 
 from timesyncd.errors import ConfigError
 
+EXAMPLES = (
+    "timesyncd broker-config node-1 node-2 --hub hub-1 --out broker",
+    "timesyncd broker-config --nodes-file nodes.txt --hub hub-1 --hub hub-2 --certificates --out broker",
+)
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("nodes", nargs="*", metavar="NODE", help="the [node] names of the daemons")

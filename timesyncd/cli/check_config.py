@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from timesyncd.config import ClockSource, Config, Grandmaster, MqttSettings, StoreSettings, WebSettings
 
 
+EXAMPLES = (
+    "timesyncd check-config",
+    "timesyncd check-config --config node.toml --json",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     add_config_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the complete configuration, defaults included")

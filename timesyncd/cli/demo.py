@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+EXAMPLES = (
+    "timesyncd demo",
+    "timesyncd demo --seconds 60 --json",
+)
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(

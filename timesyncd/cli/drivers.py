@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+EXAMPLES = (
+    "timesyncd drivers",
+    "timesyncd drivers --json",
+)
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the JSON Schema of each driver's options")

@@ -8,16 +8,22 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument, page_url
+from timesyncd.cli._common import add_config_argument, add_url_argument, page_url
 from timesyncd.errors import ConfigError, Unreachable
 
 if TYPE_CHECKING:
     from timesyncd.messages.node import NodeState
 
 
+EXAMPLES = (
+    "timesyncd explain",
+    "timesyncd explain --url hub-1:8319",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     add_config_argument(parser)
-    parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
+    add_url_argument(parser)
     parser.add_argument(
         "--runtime-dir",
         type=Path,

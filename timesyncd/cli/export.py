@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from timesyncd.store.engine import StoreLocation
 
 
+EXAMPLES = (
+    "timesyncd export ptp --since 1d -o ptp.csv",
+    "timesyncd export gm-a --span hour --format parquet -o gm-a.parquet",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="name of a [[source]] or [[grandmaster]]")
     parser.add_argument(

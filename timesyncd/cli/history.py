@@ -33,6 +33,12 @@ _SIGNS = {
 }
 
 
+EXAMPLES = (
+    "timesyncd history ptp --since 2h",
+    "timesyncd history gm-a --since 1d --time-errors --json",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="name of a [[source]] or [[grandmaster]]")
     parser.add_argument(

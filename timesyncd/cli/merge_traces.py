@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from timesyncd.traces.reader import TraceOutline
 
 
+EXAMPLES = (
+    "timesyncd merge-traces rank0.json rank1.json -o merged.json.gz",
+    "timesyncd merge-traces traces/rank0.json.gz traces/rank1.json.gz -o merged.json --json",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="trace of a rank: .json or .json.gz")
     parser.add_argument(

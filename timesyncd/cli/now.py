@@ -12,6 +12,11 @@ from timesyncd.client.clock import Clock
 from timesyncd.client.past import ClockReading
 from timesyncd.units import duration_text
 
+EXAMPLES = (
+    "timesyncd now",
+    "timesyncd now --json",
+)
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timesyncd.cli._common import add_config_argument, is_missing, page_url
+from timesyncd.cli._common import add_config_argument, add_url_argument, is_missing, page_url
 from timesyncd.client.api import get_json
 from timesyncd.client.clock import find_runtime_dir
 from timesyncd.client.preflight_check import DEFAULT_URL
@@ -30,6 +30,12 @@ RETRY_AFTER_S = 2.0
 CHECK_INTERVAL_S = 0.2
 
 
+EXAMPLES = (
+    "timesyncd policy llama",
+    "timesyncd policy llama 'local_sgd(h=8)'",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="a running job, by its name or id")
     parser.add_argument(
@@ -39,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the policy to request, such as 'local_sgd(h=8)' or 'bsp + topk(ratio=0.01)'",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
+    add_url_argument(parser)
     parser.add_argument(
         "--runtime-dir",
         type=Path,

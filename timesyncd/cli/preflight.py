@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
-from timesyncd.cli._common import add_config_argument, is_missing, load_config, page_url
+from timesyncd.cli._common import add_config_argument, add_url_argument, is_missing, load_config, page_url
 from timesyncd.client.preflight_check import DEFAULT_URL, PreflightNode, PreflightResult, preflight
 from timesyncd.errors import ConfigError
 from timesyncd.units import duration_text, limit_text, span_ns
@@ -18,6 +18,12 @@ from timesyncd.units import duration_text, limit_text, span_ns
 MAX_NODES_SHOWN = 18
 
 HEADINGS = ("node", "status", "within", "")
+
+
+EXAMPLES = (
+    "timesyncd preflight --nodes node-1,node-2 --max-alignment 1us",
+    "scontrol show hostnames | timesyncd preflight --nodes - --max-alignment 10us --url hub-1:8319",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -38,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="SPAN",
         help="repeat the query this long while the alignment is unknown (default: %(default)s)",
     )
-    parser.add_argument("--url", help="the URL of a hub (default: this machine's daemon, or the hub that it names)")
+    add_url_argument(parser, "a hub's page (default: this machine's daemon, or the hub that it names)")
     parser.add_argument(
         "--token-file",
         type=Path,

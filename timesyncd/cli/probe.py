@@ -8,6 +8,11 @@ from argparse import ArgumentParser, Namespace
 
 from timesyncd.cli._access import access_of, add_access_arguments, progress
 
+EXAMPLES = (
+    "timesyncd probe 192.0.2.1 --community-file gm-a.community",
+    "timesyncd probe 192.0.2.1 --user monitor --auth-pass-file a --priv-pass-file b --https-username monitor --ca gm.pem",
+)
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_access_arguments(parser)

@@ -10,6 +10,12 @@ from pathlib import Path
 _EXTRA = ("pysmi", "lark", "jinja2")
 
 
+EXAMPLES = (
+    "timesyncd profile-from-mib VENDOR.mib",
+    "timesyncd profile-from-mib VENDOR.mib --name vendor --source /usr/share/snmp/mibs",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("mib", type=Path, metavar="FILE.mib")
     parser.add_argument("--name", metavar="NAME", help="name of the profile (default: from that of the module)")

@@ -13,6 +13,12 @@ MASKS = ("serials", "positions", "names", "addresses")
 MAX_OBJECTS = 100_000
 
 
+EXAMPLES = (
+    "timesyncd record 192.0.2.1 recording --community-file gm-a.community",
+    "timesyncd record 192.0.2.1 recording --user monitor --auth-pass-file a --priv-pass-file b",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     add_access_arguments(parser)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty folder")

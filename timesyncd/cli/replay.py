@@ -39,6 +39,12 @@ _NO_LOG = "no line is one of a log of ptp4l, phc2sys or chronyd either"
 OnProgress = Callable[[int], None]
 
 
+EXAMPLES = (
+    "timesyncd replay trace.csv",
+    "journalctl -u ptp4l | timesyncd replay --from ptp4l-log",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("trace", nargs="?", metavar="FILE", help="a trace or a log (default, or -: standard input)")
     parser.add_argument(

@@ -12,6 +12,11 @@ from pathlib import Path
 from timesyncd.cli._common import audit_extra_is_missing
 from timesyncd.errors import TimesyncdError, TraceError
 
+EXAMPLES = (
+    "timesyncd run-audit -- torchrun --nproc-per-node 4 train.py",
+    "timesyncd run-audit --out audit --seconds 300 -- python train.py",
+)
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(

@@ -47,6 +47,12 @@ HTTPS_CONFIGURATION = """\
 """
 
 
+EXAMPLES = (
+    "timesyncd simulate",
+    "timesyncd simulate --model tp4500 --count 3 --scenario antenna --speed 60",
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     scenarios = f"{', '.join(SCENARIO_NAMES)}; a TOML file of timed actions; or the folder of a recording (default: %(default)s)"
     parser.add_argument(

@@ -6,16 +6,22 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from timesyncd.cli._common import add_config_argument, page_url
+from timesyncd.cli._common import add_config_argument, add_url_argument, page_url
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+EXAMPLES = (
+    "timesyncd status",
+    "timesyncd status gm-a --json",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="show all fields of one grandmaster, node or job")
     add_config_argument(parser)
-    parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
+    add_url_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the daemon's reply as one JSON object")
 
 

@@ -16,6 +16,12 @@ RESTORE_S = 15.0
 _CHECK_INTERVAL_S = 0.2
 
 
+EXAMPLES = (
+    "timesyncd store backup /backup/timesyncd.sqlite",
+    "timesyncd store restore /backup/timesyncd.sqlite",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "action", choices=("backup", "restore"), help="copy the store into FILE, or put FILE in the store's place"

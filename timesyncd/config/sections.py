@@ -113,6 +113,13 @@ class TrapSettings(Section):
     users: list[SnmpUserSettings] = []
 
 
+class LogSettings(Section):
+    """`[log]`: what the daemon logs on standard error. `json`: one JSON object a line."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
 class SyslogSettings(Section):
     """`[syslog]`: the listener for syslog messages of the grandmasters, over UDP."""
 
@@ -433,6 +440,7 @@ class Config(Section):
     source: list[ClockSource] = []
     grandmaster: list[Grandmaster] = []
     oscillator: dict[Name, OscillatorSettings] = {}
+    log: LogSettings = LogSettings()
     traps: TrapSettings | None = None
     syslog: SyslogSettings | None = None
     mqtt: MqttSettings | None = None

@@ -1,26 +1,34 @@
-"""What several commands share."""
+"""What several commands share: the address of a page."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from argparse import ArgumentTypeError
 
 import pytest
 
-from timesyncd.cli._common import is_missing
+from timesyncd.cli._common import url_of
 
 
-def test_a_path_that_may_not_be_looked_up_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reader reports the permission; a command that took it for missing would ask another daemon instead."""
-    (tmp_path / "file").touch()
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("hub-1", "http://hub-1:8319/"),
+        ("hub-1:80", "http://hub-1:80/"),
+        ("192.0.2.1", "http://192.0.2.1:8319/"),
+        ("2001:db8::1", "http://[2001:db8::1]:8319/"),
+        ("[2001:db8::1]", "http://[2001:db8::1]:8319/"),
+        ("[2001:db8::1]:80", "http://[2001:db8::1]:80/"),
+        ("https://hub-1/", "https://hub-1/"),
+        ("http://hub-1:8319/clocks", "http://hub-1:8319/clocks"),
+    ],
+)
+def test_a_host_is_enough_for_a_page(text: str, url: str) -> None:
+    """Without a port it is the daemon's usual one; a URL stays as it is."""
+    assert url_of(text) == url
 
-    def refuse(self: Path, **_: object) -> os.stat_result:
-        raise PermissionError
 
-    assert (is_missing(tmp_path / "file"), is_missing(tmp_path / "no"), is_missing(tmp_path / "file/no")) == (
-        False,
-        True,
-        True,
-    )
-    monkeypatch.setattr(Path, "stat", refuse)
-    assert not is_missing(tmp_path / "file")
+@pytest.mark.parametrize("text", ["", "ftp://hub-1/", "http://", "hub-1:port", "hub-1:0", "http://hub-1:99999/"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """At the command line, before anything is asked."""
+    with pytest.raises(ArgumentTypeError, match="is no address of a page"):
+        url_of(text)

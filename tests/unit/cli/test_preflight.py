@@ -170,7 +170,14 @@ def test_names_are_read_from_standard_input(hub: FakeHub, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "words", [["--nodes", "-"], ["--nodes", ""], ["--nodes", "a,,b"], ["--nodes", "a", "--url", "hub"], ["--job", ""]]
+    "words",
+    [
+        ["--nodes", "-"],
+        ["--nodes", ""],
+        ["--nodes", "a,,b"],
+        ["--nodes", "a", "--token-file", "/nonexistent"],
+        ["--job", ""],
+    ],
 )
 def test_an_invalid_query_is_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]

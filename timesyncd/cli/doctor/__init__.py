@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument
+from timesyncd.cli._common import add_config_argument, add_url_argument
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from timesyncd.cli.doctor.checks import CheckResult, State
 
 
+EXAMPLES = (
+    "timesyncd doctor",
+    "timesyncd doctor --url hub-1:8319 --json",
+)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     add_config_argument(parser)
-    parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
+    add_url_argument(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 

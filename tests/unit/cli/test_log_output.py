@@ -1,18 +1,23 @@
-"""What systemd's journal is given: a priority for each line, and nothing of that on a terminal."""
+"""The lines of a log: for people, for systemd's journal with a priority each, and as JSON."""
 
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from timesyncd import __main__ as program
+from timesyncd.build import this_build
 from timesyncd.cli import now
-from timesyncd.cli._journal import JournalFormatter, is_journal, log_unexpected
+from timesyncd.cli._log_output import JournalFormatter, JsonFormatter, is_journal, log_unexpected
+from timesyncd.cli.run import machine_lines
 from timesyncd.errors import ConfigError
 
 
@@ -80,3 +85,55 @@ def test_a_configuration_error_is_an_error_in_the_journal(tmp_path: Path, monkey
         status = program.main(["now"])
 
     assert (status, stream.read_text()) == (2, "<3>timesyncd: bad\n")
+
+
+def test_a_record_as_json_is_one_line() -> None:
+    """With the time in UTC, and a traceback inside the object."""
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        record = logging.LogRecord(
+            "timesyncd.x", logging.ERROR, "x.py", 1, "it %s", ("failed",), (type(error), error, None)
+        )
+    record.created = 1.5
+    line = JsonFormatter().format(record)
+
+    assert "\n" not in line
+    entry = json.loads(line)
+    assert entry.pop("traceback").endswith("ValueError: two\nlines")
+    assert entry == {
+        "time": "1970-01-01T00:00:01.500000+00:00", "level": "error", "logger": "timesyncd.x", "message": "it failed",
+    }  # fmt: skip
+
+
+def test_the_first_lines_name_build_configuration_and_machine(tmp_path: Path) -> None:
+    """A daemon's log says what runs on what, before anything can fail."""
+    path = tmp_path / "t.toml"
+    path.write_text(
+        f'[node]\nname = "node-a"\nruntime_dir = "{tmp_path}/run"\n[log]\nformat = "json"\n'
+        '[[source]]\nname = "kernel"\ndriver = "kernel"\n'
+    )
+    command = [sys.executable, "-m", "timesyncd", "run", "--config", str(path), "-v"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stderr is not None
+        entries = []
+        for line in daemon.stderr:
+            entries.append(json.loads(line))
+            if entries[-1]["level"] == "debug":
+                break
+        daemon.terminate()
+
+    lines = [entry["message"] for entry in entries]
+    assert lines[:2] == [str(this_build()), f"configuration {path}"]
+    assert lines[2].startswith("node         node-a")
+    assert f"kernel       {platform.release()}" in lines
+    assert lines[-1] == "kernel: poll: 1 readings"
+
+
+def test_the_clocks_of_the_machine_are_named(tmp_path: Path) -> None:
+    """As sysfs has them; without any, the line says so."""
+    assert list(machine_lines(tmp_path))[1] == "phc          none: this kernel has no PTP hardware clock"
+    clock = tmp_path / "sys/class/ptp/ptp0"
+    clock.mkdir(parents=True)
+    (clock / "clock_name").write_text("igb\n")
+    assert list(machine_lines(tmp_path))[1] == "phc          /dev/ptp0: igb, at most unknown ppb of frequency"

@@ -1,10 +1,15 @@
-"""The lines that a program writes to systemd's journal, with the priority that `journalctl -p` selects by (sd-daemon(3))."""
+"""
+How the lines of a log are written: for people, for systemd's journal with the priority that `journalctl -p` selects by
+(sd-daemon(3)), and as JSON.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TextIO
 
@@ -33,6 +38,28 @@ def with_priority(text: str, priority: int) -> str:
 def print_error(text: str) -> None:
     """One line on standard error; in the journal it is an error."""
     print(with_priority(text, ERROR) if is_journal(sys.stderr) else text, file=sys.stderr)
+
+
+def formatter(stream: TextIO) -> logging.Formatter:
+    """The journal has the time of each line by itself."""
+    if is_journal(stream):
+        return JournalFormatter("%(levelname)s %(message)s")
+    return logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: `time` in UTC (RFC 3339), `level`, `logger`, `message`, and of an error its `traceback`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
 
 
 class JournalFormatter(logging.Formatter):
