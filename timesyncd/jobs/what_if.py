@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from statistics import fmean, median, median_low, pstdev
+from statistics import fmean, median, pstdev
 from typing import TypeVar
 
+from timesyncd.jobs.compute_model import Unit, fitted, means_by_key
 from timesyncd.jobs.step_graph import (
     COMPUTE,
     CircularError,
@@ -48,8 +49,6 @@ _SHARED_VARIANCE = 4.0
 
 #: Places at which a rank computes less are noise.
 _LEAST_NS = 1_000.0
-
-_ROUNDS = 12
 
 #: A spread of n degrees of freedom is taken larger by this over n.
 _FEW = 3.0
@@ -138,10 +137,6 @@ def analyse(graph: StepGraph) -> WhatIf | UnknownReason:
 
 
 _Key = TypeVar("_Key", int, str)
-_Any = TypeVar("_Any", bound=Hashable)
-_Place = tuple[int, int]
-_Unit = tuple[int, int, int]
-_Work = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,55 +148,6 @@ class _Candidate:
     stage: int | None = None
     ranks: tuple[int, ...] = ()
     unknown: UnknownReason | None = None
-
-
-@dataclass
-class _Model:
-    """
-    Computing as the product of what a place takes on its stage, a rank's factor, and the work of a micro-batch.
-
-    `work`: by rank and (step, place). `typical`: by class and place. `factors`: by rank. `units`: by rank and (step,
-    place) the micro-batches there with weights that sum to 1; `loads`: by micro-batch.
-    """
-
-    graph: StepGraph
-    work: dict[int, dict[_Place, float]]
-    classes: dict[int, tuple[int, ...]]
-    replicas: Mapping[int, int]
-    units: dict[tuple[int, int, int], tuple[tuple[_Unit, float], ...]]
-    typical: dict[tuple[int, ...], dict[_Work, float]] = field(default_factory=dict)
-    factors: dict[int, float] = field(default_factory=dict)
-    loads: dict[_Unit, float] = field(default_factory=dict)
-
-    def kind(self, rank: int, step: int, place: int) -> _Work:
-        """What is done there: the same for all micro-batches, where messages show which one it is."""
-        label = self.graph.labels.get((rank, step, place))
-        return (place,) if label is None else label.work
-
-    def usual(self, rank: int, step: int, place: int) -> float:
-        """What it takes on a healthy rank for a mean micro-batch; 0: not known."""
-        return self.typical[self.classes[rank]].get(self.kind(rank, step, place), 0.0)
-
-    def load(self, rank: int, step: int, place: int) -> float:
-        """The work of the micro-batches there over the mean; 1 where no micro-batch is known."""
-        units = self.units[rank, step, place]
-        return sum(share * self.loads[unit] for unit, share in units) if units else 1.0
-
-    def like(self, rank: int) -> list[int]:
-        return [each for each, of in self.classes.items() if of == self.classes[rank]]
-
-    def total(self, rank: int) -> float:
-        return sum(self.means(rank).values())
-
-    def means(self, rank: int) -> dict[int, float]:
-        return _means((place, ns) for (_, place), ns in self.work[rank].items())
-
-
-def _means(values: Iterable[tuple[_Any, float]]) -> dict[_Any, float]:
-    found: dict[_Any, list[float]] = defaultdict(list)
-    for key, value in values:
-        found[key].append(value)
-    return {key: fmean(each) for key, each in found.items()}
 
 
 class _Analysis:
@@ -358,8 +304,8 @@ class _Analysis:
 
     def _like_peers(self, rank: int) -> dict[int, float]:
         """The factors that make each place of the rank take as long as on its peers, for the same micro-batches."""
-        own = _means((place, ns) for (_, place), ns in self.model.work[rank].items())
-        usual = _means(
+        own = means_by_key((place, ns) for (_, place), ns in self.model.work[rank].items())
+        usual = means_by_key(
             (place, self.model.usual(rank, step, place) * self.model.load(rank, step, place))
             for step, place in self.model.work[rank]
         )
@@ -406,7 +352,7 @@ class _Analysis:
         """What a step takes on a healthy rank of each stage."""
         found: dict[int, list[float]] = defaultdict(list)
         for rank in self.graph.ranks:
-            usual = _means((place, self.model.usual(rank, step, place)) for step, place in self.model.work[rank])
+            usual = means_by_key((place, self.model.usual(rank, step, place)) for step, place in self.model.work[rank])
             found[self.graph.stages[rank]].append(sum(usual.values()))
         return {stage: fmean(each) for stage, each in sorted(found.items())}
 
@@ -440,7 +386,7 @@ class _Analysis:
 
     def _replicas(self) -> list[_Candidate]:
         """Replicas whose micro-batches persistently take longer than those of the others."""
-        by_step = _means(((replica, step), load) for (replica, step, _), load in self.model.loads.items())
+        by_step = means_by_key(((replica, step), load) for (replica, step, _), load in self.model.loads.items())
         steps: dict[int, list[float]] = defaultdict(list)
         for (replica, _), load in by_step.items():
             steps[replica].append(load)
@@ -477,7 +423,7 @@ class _Analysis:
         Whether the micro-batches' work varies by more than independent noise of their operations would make it. None:
         each is computed in one operation.
         """
-        residuals: dict[_Unit, list[tuple[float, float]]] = defaultdict(list)
+        residuals: dict[Unit, list[tuple[float, float]]] = defaultdict(list)
         for rank, work in self.model.work.items():
             for (step, place), ns in work.items():
                 usual_ns = self.model.usual(rank, step, place) * self.model.factors[rank]
@@ -583,128 +529,3 @@ class _Analysis:
             mixed = [own if of == key else usual for own, usual, of in zip(self.durations, ideal, keys, strict=True)]
             found[key] = self._step_ns(mixed) / ideal_ns if ideal_ns else 1.0
         return found
-
-
-def fitted(graph: StepGraph) -> _Model:
-    """
-    Fits the product by turns. Persistent factors are a rank's; where the median rank of a replica is slower, its data
-    are more.
-    """
-    model = _Model(graph, _work(graph), _classes(graph), graph.replicas, {})
-    model.units = _units(graph, model.work)
-    model.loads = {unit: 1.0 for units in model.units.values() for unit, _ in units}
-    model.factors = _rank_factors(model)
-    for _ in range(_ROUNDS):
-        model.typical = _typical(model)
-        model.loads = _loads(model)
-    model.factors = _settled(model)
-    model.typical = _typical(model)
-    return model
-
-
-def _work(graph: StepGraph) -> dict[int, dict[_Place, float]]:
-    """
-    What each rank computes at each place. Omitted: outside whole steps, and where there are several steps before the
-    first communication, since a trace may begin at any moment.
-    """
-    found: dict[int, dict[_Place, float]] = {rank: defaultdict(float) for rank in graph.ranks}
-    for operation in graph.operations:
-        at = operation.step, operation.place
-        if operation.kind == COMPUTE and 0 <= operation.step < graph.steps and (graph.steps == 1 or at != (0, 0)):
-            found[operation.rank][at] += operation.duration_ns
-    return found
-
-
-def _classes(graph: StepGraph) -> dict[int, tuple[int, ...]]:
-    """By rank what it does: ranks of one stage with as many operations in a step do the same work."""
-    counts: dict[int, int] = defaultdict(int)
-    for operation in graph.operations:
-        counts[operation.rank] += operation.kind != COMPUTE and operation.step == graph.steps - 1
-    return {rank: (graph.stages[rank], counts[rank]) for rank in graph.ranks}
-
-
-def _units(
-    graph: StepGraph, work: Mapping[int, Mapping[_Place, float]]
-) -> dict[tuple[int, int, int], tuple[tuple[_Unit, float], ...]]:
-    """
-    The micro-batches by replica, step and number. Without messages: by place in a replica of several ranks, else by
-    step; those numbers are negative.
-    """
-    sizes: dict[int, int] = defaultdict(int)
-    for replica in graph.replicas.values():
-        sizes[replica] += 1
-    found = {}
-    for rank, own in work.items():
-        replica = graph.replicas[rank]
-        for step, place in own:
-            label = graph.labels.get((rank, step, place))
-            if label is not None:
-                batches = label.batches
-            elif graph.labels:
-                batches = ()
-            else:
-                batches = ((-1 - place, 1.0),) if sizes[replica] > 1 else ((-1, 1.0),)
-            found[rank, step, place] = tuple(((replica, step, number), share) for number, share in batches)
-    return found
-
-
-def _rank_factors(model: _Model) -> dict[int, float]:
-    """By rank what it takes over what the median rank of its class takes, without what its whole replica takes more."""
-    return _without_data(_over_the_median({rank: model.total(rank) for rank in model.work}, model), model)
-
-
-def _without_data(factors: Mapping[int, float], model: _Model) -> dict[int, float]:
-    shared: dict[int, list[float]] = defaultdict(list)
-    for rank, factor in factors.items():
-        shared[model.replicas[rank]].append(factor)
-    found = {}
-    for rank, factor in factors.items():
-        of_replica = shared[model.replicas[rank]]
-        found[rank] = factor / median(of_replica) if len(of_replica) >= 3 else factor
-    return _over_the_median(found, model)
-
-
-def _over_the_median(values: Mapping[int, float], model: _Model) -> dict[int, float]:
-    """Each rank's value over that of the median rank of its class; of two ranks over the smaller one."""
-    found = {}
-    for rank, value in values.items():
-        usual = median_low(values[each] for each in model.like(rank))
-        found[rank] = value / usual if usual > 0 else 1.0
-    return found
-
-
-def _typical(model: _Model) -> dict[tuple[int, ...], dict[_Work, float]]:
-    found: dict[tuple[int, ...], list[tuple[_Work, float]]] = defaultdict(list)
-    for rank, work in model.work.items():
-        found[model.classes[rank]] += [
-            (model.kind(rank, step, place), ns / model.factors[rank] / model.load(rank, step, place))
-            for (step, place), ns in work.items()
-        ]
-    return {of: _means(values) for of, values in found.items()}
-
-
-def _loads(model: _Model) -> dict[_Unit, float]:
-    """One round: each micro-batch's work becomes what its operations take over what they would take."""
-    own: dict[_Unit, float] = defaultdict(float)
-    usual: dict[_Unit, float] = defaultdict(float)
-    for rank, work in model.work.items():
-        for (step, place), ns in work.items():
-            usual_ns = model.usual(rank, step, place) * model.factors[rank] * model.load(rank, step, place)
-            for unit, share in model.units[rank, step, place]:
-                own[unit] += share * ns
-                usual[unit] += share * usual_ns
-    loads = {unit: load * own[unit] / usual[unit] if usual[unit] > 0 else load for unit, load in model.loads.items()}
-    mean = fmean(loads.values()) if loads else 1.0
-    return {unit: max(1e-3, load / mean) for unit, load in loads.items()}
-
-
-def _settled(model: _Model) -> dict[int, float]:
-    """The ranks' factors once more, for equal micro-batches, where these are known from at least three ranks."""
-    sizes: dict[int, int] = defaultdict(int)
-    for replica in model.replicas.values():
-        sizes[replica] += 1
-    totals = {}
-    for rank, work in model.work.items():
-        known = sizes[model.replicas[rank]] >= 3
-        totals[rank] = sum(ns / (model.load(rank, step, place) if known else 1.0) for (step, place), ns in work.items())
-    return _over_the_median(totals, model)
