@@ -18,6 +18,7 @@ from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, Hub
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
 from timesyncd.messages.overview import Overview
+from timesyncd.messages.series import LatenessMatrix
 from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 
 RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
@@ -121,6 +122,16 @@ class FakeView:
             "next_step": next(iter(steps[most_steps:]), None),
         }
         return RecordingMessage.model_validate(RECORDED_WINDOW | page)
+
+    def lateness(self, job_id: str, most_steps: int) -> LatenessMatrix | None:
+        if job_id not in [job.job_id for job in self.jobs()]:
+            return None
+        begins_ms: list[int | None] = [1, 2]
+        return LatenessMatrix(
+            as_of_realtime_ns=1_700_000_300_000_000_000, lag_ns=7, job_id=job_id, job="llama-pretrain", ranks=[0, 1],
+            nodes=["trainer-01", "trainer-02"], steps=[1199, 1200][-most_steps:], begins_ms=begins_ms[-most_steps:],
+            error_ns=[55_000, None][-most_steps:], unit_ns=1, lateness="AAAAAHBLXwIAAACAAAAAgA==",
+        )  # fmt: skip
 
     def findings(self) -> list[FindingMessage]:
         return [FindingMessage.model_validate(item) for item in RECORDED["findings"]]

@@ -17,6 +17,7 @@ from pathlib import Path
 from timesyncd.bound import ErrorBound, published
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, RawReading, SystemClocks, boot_id, time_namespace
 from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings, read_file
+from timesyncd.daemon.hub_history import HubHistory, fleet_values, job_series
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.memory import HeapTrimmer
@@ -67,6 +68,7 @@ from timesyncd.sample import (
 from timesyncd.store import history
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.engine import StoreLocation
+from timesyncd.store.hub_sources import FLEET_SOURCE
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 from timesyncd.web.app import serve
@@ -107,6 +109,7 @@ class Daemon:
         self._store_damage: list[str] = []
         self._heap = HeapTrimmer()
         self._leap_table_read_ns: int | None = None
+        self._hub_history = HubHistory()
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Open everything, call `ready`, and work until cancelled. Raises ConfigError when a part cannot be opened."""
@@ -402,6 +405,7 @@ class Daemon:
                 # Its clients' ages stand still in a suspend; only a write makes up for that.
                 self._clockbound.write(self._written_bound)
             self._publisher.tick()
+            self._record_hub()
             self._confirm()
             notify("WATCHDOG=1")
             try:
@@ -410,6 +414,16 @@ class Daemon:
             except TimeoutError:
                 continue
             self._wake.clear()
+
+    def _record_hub(self) -> None:
+        """A hub keeps the past of its fleet and jobs, which no node has."""
+        now, store = Moment.read(self._clocks), self._parts.store
+        if store is None or not self._hub_service.is_hub:
+            return
+        if self._hub_history.is_due(now.boottime_ns):
+            headline = self._web_view.overview().headline
+            self._hub_history.add(now, {FLEET_SOURCE: fleet_values(headline)} | job_series(self._publisher.own_jobs))
+        store.put_rollups(self._hub_history.ended(now.realtime_ns))
 
     def _read_leap_table(self) -> None:
         """Once a day: an update of tzdata may bring the next leap second."""

@@ -13,11 +13,13 @@ from timesyncd.daemon.remote_state import aged_state
 from timesyncd.feed import Feed
 from timesyncd.fleet.headline import FleetReading
 from timesyncd.fleet.overview import overview
+from timesyncd.jobs.lateness_matrix import lateness_matrix
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, status_name
 from timesyncd.messages.overview import ConfiguredLimits, Overview
+from timesyncd.messages.series import LatenessMatrix
 from timesyncd.metrics.exposition import Counters, Metrics, MetricsSnapshot
 from timesyncd.metrics.hub import FleetSnapshot, MessageLag
 from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
@@ -123,6 +125,10 @@ class WebView:
 
     def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
         return self._hub_service.window(job_id, from_step, most_steps)
+
+    def lateness(self, job_id: str, most_steps: int) -> LatenessMatrix | None:
+        job = self._hub_service.hub.job(job_id)
+        return None if job is None else lateness_matrix(job, most_steps, self._now().realtime_ns)
 
     def findings(self) -> list[FindingMessage]:
         return self._publisher.findings()

@@ -18,7 +18,7 @@ from sqlalchemy import JSON, Column, Table
 
 from timesyncd.bound import Bound, ErrorBound, Rate, Reason, Term
 from timesyncd.clocks import NS_PER_S
-from timesyncd.messages.fleet import CloudEvent
+from timesyncd.messages.fleet import CloudEvent, Rollup
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage, status_name
 from timesyncd.sample import (
     ClockSample,
@@ -124,6 +124,14 @@ class EventEntry:
 
 
 Entry = RowEntry | ClockEntry | EventEntry
+
+
+def rollup_entries(node: str, made: Rollup, queued_ns: int) -> Iterator[RowEntry]:
+    """One row for each quantity."""
+    at = {"node": node, "source": made.source, "span_s": made.span_s, "realtime_ns": made.begins_realtime_ns}
+    for quantity, of in made.quantities.items():
+        row = at | {"quantity": quantity} | of.model_dump()
+        yield RowEntry(tables.rollup, row, made.source, made.begins_realtime_ns, queued_ns)
 
 
 @cache

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DataError, ProgrammingError, SQLAlchemyError
 from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
 from timesyncd.config import StoreSettings
 from timesyncd.errors import StoreError
-from timesyncd.messages.fleet import CloudEvent, HistoryBatch
+from timesyncd.messages.fleet import CloudEvent, HistoryBatch, Rollup
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage
 from timesyncd.model.observation import Observation
 from timesyncd.sample import (
@@ -48,6 +48,7 @@ from timesyncd.store.rows import (
     grandmaster_entries,
     kernel_entry,
     phc_entry,
+    rollup_entries,
     series_entries,
     source_event_entry,
     utc_entry,
@@ -166,6 +167,12 @@ class Store:
     def put_finding(self, finding: FindingMessage) -> None:
         """Put a finding; it replaces the stored row with the same id, subject and since."""
         self._backlog.put(finding_entry(finding, self._clocks.boottime_ns()))
+
+    def put_rollups(self, rollups: Iterable[Rollup]) -> None:
+        """Put roll-ups that this hub made of its fleet and jobs. They stay here: no other hub gets them."""
+        now_ns = self._clocks.boottime_ns()
+        for entry in (entry for made in rollups for entry in rollup_entries(self._node, made, now_ns)):
+            self._backlog.put(entry)
 
     def put_alarm_event(self, message: AlarmEventMessage) -> None:
         self._backlog.put(alarm_event_entry(message, self._clocks.boottime_ns()))

@@ -73,7 +73,7 @@ async def nodes(request: web.Request, query: NodesQuery) -> web.Response:
 async def node_named(request: web.Request, _query: Query) -> web.Response:
     view, name = request.app[VIEW], request.match_info["name"]
     found = view.nodes([name])
-    return message_response(request, found[0]) if found else _not_found("node", name, view.node_names())
+    return message_response(request, found[0]) if found else not_found("node", name, view.node_names())
 
 
 async def fleet(request: web.Request, _query: Query) -> web.Response:
@@ -103,7 +103,7 @@ async def alignment(request: web.Request, query: AlignmentQuery) -> web.Response
     job_id = None if query.job is None else _resolve_job_id(view.jobs(), query.job)
     found = None if query.job is not None and job_id is None else view.alignment(names, job_id)
     if found is None:
-        return _not_found("job", query.job or "", [job.job_id for job in view.jobs()])
+        return not_found("job", query.job or "", [job.job_id for job in view.jobs()])
     return message_response(request, found)
 
 
@@ -127,7 +127,7 @@ async def grandmasters(request: web.Request, query: PageQuery) -> web.Response:
 async def grandmaster(request: web.Request, _query: Query) -> web.Response:
     known = {each.name: each for each in request.app[VIEW].grandmasters()}
     name = request.match_info["name"]
-    return message_response(request, known[name]) if name in known else _not_found("grandmaster", name, list(known))
+    return message_response(request, known[name]) if name in known else not_found("grandmaster", name, list(known))
 
 
 async def jobs(request: web.Request, query: PageQuery) -> web.Response:
@@ -137,7 +137,7 @@ async def jobs(request: web.Request, query: PageQuery) -> web.Response:
 async def job(request: web.Request, _query: Query) -> web.Response:
     known = {job.job_id: job for job in request.app[VIEW].jobs()}
     id = request.match_info["id"]
-    return message_response(request, known[id]) if id in known else _not_found("job", id, list(known))
+    return message_response(request, known[id]) if id in known else not_found("job", id, list(known))
 
 
 async def window(request: web.Request, query: WindowQuery) -> web.Response:
@@ -146,7 +146,7 @@ async def window(request: web.Request, query: WindowQuery) -> web.Response:
     return (
         message_response(request, found)
         if found is not None
-        else _not_found("job", id, [job.job_id for job in view.jobs()])
+        else not_found("job", id, [job.job_id for job in view.jobs()])
     )
 
 
@@ -180,7 +180,7 @@ async def health(request: web.Request, _query: Query) -> web.Response:
     return web.Response(status=200 if fault is None else 503, text=f"{fault or 'ok'}\n")
 
 
-def _not_found(what: str, wanted: str, known: list[str]) -> web.Response:
+def not_found(what: str, wanted: str, known: list[str]) -> web.Response:
     """Status 404; the existing names are for clients that may list them."""
     if not GRANT.get().covers("reader"):
         return error_response(404, f"unknown {what} {wanted!r}")

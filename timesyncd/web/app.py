@@ -24,7 +24,7 @@ from timesyncd import config
 from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
 from timesyncd.store.engine import StoreLocation
-from timesyncd.web import api, auth, connections, openapi, stream, tls
+from timesyncd.web import api, auth, connections, openapi, past, stream, tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
 from timesyncd.web.stream import EventStream
@@ -32,7 +32,7 @@ from timesyncd.web.view import View
 
 log = logging.getLogger(__name__)
 
-ROUTES = (*api.ROUTES, *api.HISTORY_ROUTES, stream.ROUTE, openapi.route())
+ROUTES = (*api.ROUTES, *api.HISTORY_ROUTES, *past.ROUTES, stream.ROUTE, openapi.route())
 
 SCRIPTS = (
     "api", "app", "chart", "dom", "drawer", "events", "fleet", "grandmasters", "history", "jobs", "list", "map",

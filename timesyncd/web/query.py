@@ -42,7 +42,7 @@ class BadQuery(Exception):
     """The query of a request is invalid; the text names the parameter, its value and what is allowed."""
 
 
-def _require_integer(text: Any) -> Any:
+def require_integer(text: Any) -> Any:
     if isinstance(text, str) and not re.fullmatch("[0-9]{1,18}", text, re.ASCII):
         raise ValueError("expected a whole number")
     return text
@@ -104,7 +104,7 @@ class Query(BaseModel):
 
 class PageQuery(Query):
     limit: Annotated[
-        int, Field(ge=1, le=MAX_LIMIT, description="The maximum number of items."), BeforeValidator(_require_integer)
+        int, Field(ge=1, le=MAX_LIMIT, description="The maximum number of items."), BeforeValidator(require_integer)
     ] = DEFAULT_LIMIT
     cursor: Annotated[str | None, Field(description="`next` of the previous page.", json_schema_extra=_AS_CURSOR)] = (
         None
@@ -183,7 +183,7 @@ class AlignmentQuery(Query):
 
 class WindowQuery(Query):
     limit: Annotated[
-        int, Field(ge=1, le=MAX_LIMIT, description="The maximum number of steps."), BeforeValidator(_require_integer)
+        int, Field(ge=1, le=MAX_LIMIT, description="The maximum number of steps."), BeforeValidator(require_integer)
     ] = DEFAULT_LIMIT
     from_step: Annotated[
         int,

@@ -13,6 +13,7 @@ from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, Hub
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
 from timesyncd.messages.overview import Overview
+from timesyncd.messages.series import LatenessMatrix
 
 StreamEventKind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub", "fleet"]
 
@@ -110,6 +111,9 @@ class View(Protocol):
         A page of a job's closed steps, from this step key on. None: this daemon aggregates no such job. A page is
         bounded, so the call is short.
         """
+
+    def lateness(self, job_id: str, most_steps: int) -> LatenessMatrix | None:
+        """The lateness in a job's newest closed steps. None: this daemon aggregates no such job."""
 
     def findings(self) -> list[FindingMessage]: ...
 

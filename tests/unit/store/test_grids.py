@@ -1,0 +1,121 @@
+"""The past on a grid of equal steps: nothing invented, no peak lost, holes shown as holes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy
+from hypothesis import given
+from hypothesis import strategies as st
+from postgresql import location, ready
+from sqlalchemy import Table
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.store import grids
+from timesyncd.store.engine import StoreLocation
+from timesyncd.store.grids import NOT_POLLED, Grid, envelope, state_spans
+from timesyncd.store.tables import grandmaster_sample
+
+__all__ = ["location"]
+
+START_NS = 1_700_000_000 * NS_PER_S
+LOCKED, HOLDOVER = ("locked", "ok", "ok"), ("holdover", "none", "open")
+
+
+def record(at_s: int, span_s: int, low: int, middle: int, high: int, count: int = 1) -> dict[str, Any]:
+    at_ns = START_NS + at_s * NS_PER_S
+    return {"realtime_ns": at_ns, "span_s": span_s, "minimum": low, "p50": middle, "maximum": high, "count": count}
+
+
+def grid(step_s: int, steps: int) -> Grid:
+    return Grid(START_NS, step_s * NS_PER_S, steps)
+
+
+def test_a_step_has_the_extremes_of_its_records() -> None:
+    """Minimum and maximum are of all records of the step; the median counts each record's samples."""
+    made = envelope([record(0, 1, 1, 2, 3), record(5, 1, -4, 9, 40, count=10)], grid(10, 2))
+
+    assert (made.minimum, made.median, made.maximum) == ([-4, None], [9, None], [40, None])
+    assert made.newest_ns == START_NS + 6 * NS_PER_S
+
+
+def test_a_step_without_a_record_is_a_hole() -> None:
+    """Between two records nothing is known, and no line may be drawn across it."""
+    made = envelope([record(0, 0, 1, 1, 1), record(40, 0, 2, 2, 2)], grid(10, 5))
+
+    assert made.maximum == [1, None, None, None, 2]
+
+
+def test_a_record_longer_than_a_step_fills_all_that_it_covers() -> None:
+    """An hour's roll-up on a grid of minutes holds in each of its minutes, and in no other."""
+    made = envelope([record(60, 120, 1, 2, 3)], grid(60, 5))
+
+    assert made.median == [None, 2, 2, None, None]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(2, 5_000))
+def test_a_grid_covers_the_span_with_at_most_so_many_steps(since_s: int, length_s: int, points: int) -> None:
+    """Every moment of the span lies in a step, and steps begin at multiples of their length."""
+    since_ns, until_ns = since_s * NS_PER_S, (since_s + length_s) * NS_PER_S
+    made = Grid.of(since_ns, until_ns, points)
+
+    assert made.begin_ns <= since_ns and made.end_ns >= until_ns
+    assert made.steps <= points
+    assert made.begin_ns % made.step_ns == 0
+
+
+def at(second: int, state: grids.State) -> tuple[int, grids.State]:
+    return START_NS + second * NS_PER_S, state
+
+
+def spans(*samples: tuple[int, grids.State], until_s: int = 1_000) -> list[tuple[int, int, grids.State]]:
+    found = state_spans(samples, START_NS, START_NS + until_s * NS_PER_S)
+    return [((begin - START_NS) // NS_PER_S, (end - START_NS) // NS_PER_S, state) for begin, end, state in found]
+
+
+def test_equal_states_are_one_span() -> None:
+    """A state lasts until another is read; the time before the first sample is not known."""
+    polled = [at(second, LOCKED if second < 500 else HOLDOVER) for second in range(10, 1_000, 10)]
+
+    assert spans(*polled) == [(0, 10, NOT_POLLED), (10, 500, LOCKED), (500, 1_000, HOLDOVER)]
+
+
+def test_an_outage_is_not_filled_with_the_last_state() -> None:
+    """Where a grandmaster gave no sample for several intervals, nothing is claimed."""
+    polled = [at(second, LOCKED) for second in (*range(0, 100, 10), *range(700, 1_000, 10))]
+
+    assert spans(*polled) == [(0, 150, LOCKED), (150, 700, NOT_POLLED), (700, 1_000, LOCKED)]
+    assert spans() == [(0, 1_000, NOT_POLLED)]
+
+
+@pytest.fixture
+def stored(location: StoreLocation) -> Iterator[StoreLocation]:
+    """Three polls of one grandmaster, two of them whole."""
+    same: dict[str, Any] = {"source": "gm-a", "boottime_ns": 0, "clock_state": "locked"}
+    satellites = [[{"number": 5, "cn0_db_hz": 40, "healthy": True}], None, [{"number": 7, "cn0_db_hz": None}]]
+    rows = [
+        same | {"realtime_ns": START_NS + 10 * index * NS_PER_S, "whole": each is not None, "satellites": each,
+                "utc_bound_ns": None if index == 1 else 30 + index}
+        for index, each in enumerate(satellites)
+    ]  # fmt: skip
+    with ready(location) as engine:
+        insert(engine, grandmaster_sample, rows)
+        yield location
+
+
+def insert(engine: sqlalchemy.Engine, table: Table, rows: list[dict[str, Any]]) -> None:
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.insert(table), rows)
+
+
+def test_a_grandmaster_s_values_are_read_on_both_databases(stored: StoreLocation) -> None:
+    """An absent value is no point, and the sky has the satellites with a level alone."""
+    values = grids.grandmaster_values(stored, "gm-a", ["utc_bound_ns"], grid(10, 3))
+    levels, newest_ns = grids.satellite_levels(stored, "gm-a", grid(10, 3))
+
+    assert [each["p50"] for each in values["utc_bound_ns"]] == [30, 32]
+    assert (levels, newest_ns) == ({5: {0: 40}}, START_NS + 20 * NS_PER_S)
+    (first, *_) = grids.grandmaster_spans(stored, "gm-a", START_NS, START_NS + 30 * NS_PER_S)
+    assert first[2] == ("locked", None, None)
