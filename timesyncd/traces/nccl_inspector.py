@@ -47,13 +47,13 @@ class InspectedCall:
 def read_inspector_log(data: bytes, name: str) -> list[InspectedCall]:
     """The collectives of one file, objects one after another. Raises TraceError that names the line."""
     text = data.decode("utf-8", "replace")
-    decoder, at = json.JSONDecoder(), 0
+    decoder, at, line, counted = json.JSONDecoder(), 0, 1, 0
     found: list[InspectedCall] = []
     while at < len(text):
         if text[at] in " \t\r\n,":
             at += 1
             continue
-        line = text.count("\n", 0, at) + 1
+        line, counted = line + text.count("\n", counted, at), at
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:

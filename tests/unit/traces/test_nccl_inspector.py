@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from pipeline_job import SimulatedJob, run
@@ -76,3 +77,30 @@ def test_a_log_that_is_still_written_is_read_to_its_last_whole_record() -> None:
     text = json.dumps(GOOD) + "\n" + json.dumps(GOOD)[:40]
 
     assert len(read_inspector_log(text.encode(), "a.log")) == 1
+
+
+class _CountedText(str):
+    """Counts the characters that `count` looks at."""
+
+    looked_at = 0
+
+    def count(self, sub: str, *span: Any) -> int:
+        start, end, _ = slice(*span).indices(len(self))
+        type(self).looked_at += end - start
+        return super().count(sub, *span)
+
+
+class _CountedBytes(bytes):
+    def decode(self, *_: Any) -> str:
+        return _CountedText(super().decode())
+
+
+def test_each_line_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of a long job has millions of records, so to find the number of a line never reads the file anew."""
+    monkeypatch.setattr(_CountedText, "looked_at", 0)
+    text = (json.dumps(GOOD) + "\n") * 200
+
+    with pytest.raises(TraceError, match="line 201: "):
+        read_inspector_log(_CountedBytes(text.encode() + b"{,}\n"), "a.log")
+
+    assert 0 < _CountedText.looked_at <= 2 * (len(text) + 5)  # json counts the lines once more for its error
