@@ -110,7 +110,7 @@ def judge(daemon: DaemonProcess, *senders: Callable[[Event], None]) -> None:
     until(lambda: is_served(daemon))
     idle = rss_kib(daemon)
     peak, served = flooded(daemon, 1, *senders)
-    settled = settled_kib(daemon)
+    settled = settled_kib(daemon) if FLOOD_S >= LONG_S else idle
     peak_again, served_again = flooded(daemon, FLOOD_S, *senders)
     daemon.check()
 

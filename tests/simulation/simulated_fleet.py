@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.catalogue import Judgement
@@ -153,9 +154,13 @@ def _bound(bound_ns: int) -> BoundMessage:
     return BoundMessage.model_construct(bound_ns=bound_ns, growth_ppb=50_100, reason="")
 
 
+@cache
+def _plain(name: str) -> SourceState:
+    return SourceState(name=name, driver="d", reachable=True)
+
+
 def _source(name: str, kind: str, offset: int, utc_ns: int, **more: object) -> SourceState:
-    plain = SourceState(name=name, driver="d", reachable=True)
-    return plain.model_copy(
+    return _plain(name).model_copy(
         update={"kind": kind, "offset_ns": offset, "utc": _bound(utc_ns), "age_ns": 100_000_000} | more
     )
 

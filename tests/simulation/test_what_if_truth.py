@@ -22,8 +22,8 @@ SHAPES = [
     SimulatedJob(dp=8, pp=1, tp=1),
     SimulatedJob(dp=4, pp=2, tp=2, micro_batches=4, steps=5),
 ]
-LARGE = SimulatedJob(dp=4, pp=8, tp=4, micro_batches=8, steps=3)
-SEEDS = range(3)
+LARGE = SimulatedJob(dp=4, pp=8, tp=4, micro_batches=8, steps=2)
+SEEDS = range(2)
 
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda job: f"{job.dp}x{job.pp}x{job.tp}-{job.schedule}")
 every_seed = pytest.mark.parametrize("seed", SEEDS)
