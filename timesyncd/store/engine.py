@@ -135,11 +135,15 @@ class StoreDamaged(StoreError):
     """SQLite finds the file damaged."""
 
 
+class MigrationFailed(StoreError):
+    """The child process that migrates could not do it: to try again costs most of a second of CPU."""
+
+
 def migrate(location: StoreLocation) -> None:
     """
     Bring the store to this version's tables, in a child process, so that the daemon does not load Alembic. Blocks.
 
-    Raises StoreError, StoreDamaged.
+    Raises MigrationFailed, StoreDamaged.
     """
     command = [sys.executable, "-P", "-m", "timesyncd.store.migrate", str(location)]
     secret = {} if location.password is None else {"PGPASSWORD": location.password.get_secret_value()}
@@ -148,10 +152,10 @@ def migrate(location: StoreLocation) -> None:
             command, env=os.environ | secret, check=False, capture_output=True, text=True, timeout=MIGRATION_LIMIT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StoreError(f"{location}: cannot create or migrate the tables: {error}") from error
+        raise MigrationFailed(f"{location}: cannot create or migrate the tables: {error}") from error
     if done.returncode:
         output = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        failure = StoreDamaged if done.returncode == DAMAGED_STATUS else StoreError
+        failure = StoreDamaged if done.returncode == DAMAGED_STATUS else MigrationFailed
         raise failure(f"{location}: cannot create or migrate the tables: {output[-1]}")
 
 

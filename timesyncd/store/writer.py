@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -32,7 +33,16 @@ from timesyncd.store import session as store_session
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.backlog import Backlog, HistoryBacklog, RowBatch
 from timesyncd.store.damage import is_damage
-from timesyncd.store.engine import StoreDamaged, StoreLocation, migrate, reading, store_error
+from timesyncd.store.engine import (
+    MigrationFailed,
+    StoreDamaged,
+    StoreLocation,
+    migrate,
+    prepare_file,
+    reading,
+    store_error,
+    writer_engine,
+)
 from timesyncd.store.outbox import OutboxPage
 from timesyncd.store.recovery import Recovery
 from timesyncd.store.rollups import Retention
@@ -65,8 +75,8 @@ BATCH_ROWS = 5_000
 #: Rows of other nodes' histories per transaction; the node's own rows are written between two of them.
 ARCHIVE_ROWS = 500
 RETRY_S = 2.0
-#: A migration starts a process, so it is retried less often.
-REOPEN_S = 30.0
+#: A migration starts a process, which takes most of a second of CPU, so it is retried less often.
+REOPEN_S = 10.0
 #: A store further behind than this may drop rows, so every row must be whole: none may depend on an earlier one.
 MAY_LOSE_AFTER_S = 5.0
 INCARNATION_TIMEOUT_S = 60.0
@@ -267,7 +277,7 @@ class Store:
             self._maintain(session)
         except StoreError as error:
             self._failed(error)
-            return REOPEN_S
+            return REOPEN_S if isinstance(error, MigrationFailed) else RETRY_S
         except SQLAlchemyError as error:
             if self.location.path is not None and is_damage(getattr(error, "orig", None)):
                 return self._recovered(store_error(self.location, error))
@@ -326,6 +336,7 @@ class Store:
 
     def _migrate(self) -> None:
         try:
+            begin_writing(self.location)
             migrate(self.location)
         except StoreDamaged as error:
             self._recovery.set_aside(str(error).removeprefix(f"{self.location}: "), None)
@@ -398,6 +409,25 @@ class Store:
         if not self._recovery.is_salvaging and session.roll_up():
             self._on_history()
         self._outbox_lost += session.delete_old()
+
+
+def begin_writing(location: StoreLocation) -> None:
+    """
+    Begin a transaction and end it: a disk that is read-only, full or away, and a server that does not answer, fail here and cost no
+    migration. Blocks, some milliseconds. Raises StoreError, StoreDamaged.
+    """
+    try:
+        if location.path is not None:
+            prepare_file(location.path)
+        engine = writer_engine(location)
+        try:
+            with engine.begin() as connection:
+                connection.exec_driver_sql("SELECT 1")
+        finally:
+            engine.dispose()
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+        failure = store_error(location, error)
+        raise StoreDamaged(str(failure)) if is_damage(getattr(error, "orig", None) or error) else failure from error
 
 
 #: What the database drivers raise for a number beyond 64 bits or a text that is not valid Unicode.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fake_clocks import FakeClocks
 from grandmaster_samples import EVERYTHING
-from postgresql import location, locked, locked_error, rows_of, settings_of
+from postgresql import location, locked, locked_error, migrate_here, rows_of, settings_of
 from samples import HEALTHY, nth
 
 from timesyncd.clocks import NS_PER_S
@@ -438,3 +438,29 @@ def test_an_unexpected_error_neither_ends_the_thread_nor_loses_rows(
     assert over is None
     assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
     assert [record.exc_info is not None for record in caplog.records if record.levelname == "ERROR"] == [True]
+
+
+def test_a_store_that_cannot_be_opened_yet_costs_no_migration(
+    tmp_path: Path, short_intervals: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is away, full or read-only at the start is tried soon and cheaply; the process that migrates starts once it is back."""
+    migrated: list[StoreLocation] = []
+
+    def counted(location: StoreLocation) -> None:
+        migrated.append(location)
+        migrate_here(location)
+
+    monkeypatch.setattr(writer, "migrate", counted)
+    in_the_way = tmp_path / "disk"
+    in_the_way.touch()
+    bench = Bench(StoreLocation(path=in_the_way / "history.sqlite"))
+    with bench.running() as store:
+        bench.put_now(store)
+        problem = bench.problems.get(timeout=60)
+        before = len(migrated)
+        in_the_way.unlink()
+        over = bench.problems.get(timeout=60)
+
+    assert problem is not None and "disk" in problem
+    assert (before, over, len(migrated)) == (0, None, 1)
+    assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
