@@ -13,6 +13,14 @@ from timesyncd.messages.node import OK, FindingMessage, Message, ReasonCode, Sev
 Verdict = Literal["within", "exceeded", "unlimited", "unknown"]
 
 
+class BuildInfo(Message):
+    """Which timesyncd a daemon is. `commit`: 12 hexadecimal digits of its source; null: not known."""
+
+    version: str
+    commit: str | None
+    python: str
+
+
 class ConfiguredLimits(Message):
     """The operator's limits, as `[limits]` configures them; null: no limit."""
 

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from timesyncd.bound import STAT_PROBABILITY, Bound, ClockStatus, status_at
+from timesyncd.build import this_build
 from timesyncd.clocks import Clocks
 from timesyncd.driver import PollReport
 from timesyncd.messages.jobs import JobState
@@ -133,6 +134,11 @@ def families(snapshot: MetricsSnapshot, realtime_ns: int) -> Iterator[Metric]:
     node = snapshot.node
     yield gauge(
         "node_info", "Name and topology of this node.", ("node", "topology"), [((node.node, node.topology), 1.0)]
+    )
+    this = this_build()
+    labels = ("version", "commit", "python")
+    yield gauge(
+        "build_info", "Which timesyncd this is.", labels, [((this.version, this.commit or "", this.python), 1.0)]
     )
     if node.sources:
         yield from _node(node)

@@ -15,6 +15,7 @@ from typing import cast
 from aiohttp import web
 from pydantic import ValidationError
 
+from timesyncd.build import this_build
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
 from timesyncd.ipc.wire_types import Int64
@@ -22,7 +23,7 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import NODE_PATH, AlignmentState, CloudEvent, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState
-from timesyncd.messages.overview import Headline, Overview
+from timesyncd.messages.overview import BuildInfo, Headline, Overview
 from timesyncd.store import history
 from timesyncd.store import series as store_series
 from timesyncd.store.engine import StoreLocation
@@ -61,6 +62,11 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 async def node(request: web.Request, _query: Query) -> web.Response:
     return message_response(request, request.app[VIEW].node())
+
+
+async def build(request: web.Request, _query: Query) -> web.Response:
+    this = this_build()
+    return message_response(request, BuildInfo(version=this.version, commit=this.commit, python=this.python))
 
 
 async def nodes(request: web.Request, query: NodesQuery) -> web.Response:
@@ -193,6 +199,7 @@ async def fleet_map(request: web.Request, _query: Query) -> web.Response:
 
 ROUTES = (
     Route("/api/v1/node", "This daemon's own node.", "job", node, Document(NodeState)),
+    Route("/api/v1/build", "Which timesyncd this daemon is.", "job", build, Document(BuildInfo)),
     Route("/api/v1/nodes", "Every known node, sorted by name.", "reader", nodes, DocumentList(NodeState), NodesQuery),
     Route("/api/v1/nodes/{name}", "One node.", "job", node_named, Document(NodeState), errors=(404,)),
     Route("/api/v1/fleet", "The fleet's summary.", "reader", fleet, Document(FleetSummary)),

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from snapshots import EVERYTHING, FULL, HEADLINE, HUB, NODE, NOW_NS, SUMMARY
 
 from timesyncd.bound import Reason
+from timesyncd.build import this_build
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import BoundMessage, GrandmasterState
 from timesyncd.metrics.exposition import COUNTER_HELP, MAX_PARTS, Counters, Metrics, MetricsSnapshot
@@ -18,6 +19,8 @@ from timesyncd.metrics.hub import MAX_FOLLOWED, WORST_NODES, FleetSnapshot, Mess
 from timesyncd.sample import Sensor
 
 Key = tuple[str, frozenset[tuple[str, str]]]
+
+THIS = this_build()
 
 
 def scrape(snapshot: MetricsSnapshot, real_ns: int = NODE.published_realtime_ns) -> dict[Key, float]:
@@ -111,6 +114,7 @@ def test_values_are_in_base_units(metric: Key, value: float) -> None:
     ("metric", "value"),
     [
         (key("node_info", node="trainer-01", topology="hall-1/rack-12"), 1),
+        (key("build_info", version=THIS.version, commit=THIS.commit or "", python=THIS.python), 1),
         (key("hub_primary", hub="hub-a"), 1),
         (key("fleet_nodes", hub="hub-a", status="SYNCHRONIZED"), 9_990),
         (key("fleet_nodes", hub="hub-a", status="DISRUPTED"), 0),
