@@ -84,9 +84,13 @@ def url(store: StoreLocation) -> Iterator[str]:
 
 
 def beyond_a_schema(case: Case) -> list[CheckFunction]:
-    """A schema cannot express that a cursor is one that was given before, nor that two parameters exclude each other."""
-    asked = set(case.query or {})
-    return [positive_data_acceptance] if "cursor" in asked or {"nodes", "job"} <= asked else []
+    """
+    A schema cannot express that a cursor is one that was given before, that two parameters exclude each other, or that
+    one requires another.
+    """
+    asked = dict(case.query or {})
+    needs_name = asked.get("subject") in ("job", "grandmaster")
+    return [positive_data_acceptance] if "cursor" in asked or {"nodes", "job"} <= set(asked) or needs_name else []
 
 
 @SCHEMA.parametrize()

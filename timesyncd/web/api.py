@@ -50,6 +50,7 @@ from timesyncd.web.responses import (
     json_response,
     list_response,
     message_response,
+    no_grandmaster,
     not_found_response,
     paginate,
 )
@@ -311,7 +312,7 @@ async def time_errors(request: web.Request, query: TimeRangeQuery) -> web.Respon
     """Includes grandmasters that the daemon no longer polls, so it accepts every valid name."""
     name, span = request.match_info["name"], query.span_ns(DAY_NS, time.time_ns())
     if not re.fullmatch(NAME, name, re.ASCII):
-        return error_response(404, f"unknown grandmaster {name!r}: not a valid name")
+        return no_grandmaster(name)
 
     def read(place: StoreLocation) -> Page:
         steps = history.time_error_envelope(place, name, *span, TIME_ERROR_STEPS)

@@ -34,7 +34,7 @@ from timesyncd.store.hub_sources import FLEET_SOURCE, job_source
 from timesyncd.store.series import Record, rollup_sources, series
 from timesyncd.web.api import STORE, VIEW, not_found
 from timesyncd.web.query import JOB_ID, NAME, Query, TimeRangeQuery, require_integer
-from timesyncd.web.responses import error_response, message_response
+from timesyncd.web.responses import error_response, message_response, no_grandmaster
 from timesyncd.web.routes import Document, Route
 
 HOUR_NS = 3_600 * NS_PER_S
@@ -153,6 +153,8 @@ def _terms(place: StoreLocation, source: str, grid: Grid) -> dict[str, list[Reco
 async def states(request: web.Request, query: TimeRangeQuery) -> web.Response:
     """Includes grandmasters that the daemon no longer polls, so it accepts every valid name."""
     now_ns, name = time.time_ns(), request.match_info["name"]
+    if not re.fullmatch(NAME, name, re.ASCII):
+        return no_grandmaster(name)
     since_ns, until_ns = query.span_ns(24 * HOUR_NS, now_ns)
     until_ns = min(until_ns, max(now_ns, since_ns + 1))
 
@@ -180,6 +182,8 @@ def _states(spans: list[tuple[int, int, grids.State]], now_ns: int) -> StatesAns
 
 async def sky(request: web.Request, query: PointsQuery) -> web.Response:
     now_ns, name = time.time_ns(), request.match_info["name"]
+    if not re.fullmatch(NAME, name, re.ASCII):
+        return no_grandmaster(name)
     grid = Grid.of(*query.span_ns(24 * HOUR_NS, now_ns), query.points)
     return await _read(
         request,
@@ -237,7 +241,7 @@ ROUTES = (
         states,
         Document(StatesAnswer),
         TimeRangeQuery,
-        (503,),
+        (404, 503),
     ),
     Route(
         "/api/v1/grandmasters/{name}/sky",
@@ -246,7 +250,7 @@ ROUTES = (
         sky,
         Document(SkyAnswer),
         PointsQuery,
-        (503,),
+        (404, 503),
     ),
     Route(
         "/api/v1/jobs/{id}/lateness",

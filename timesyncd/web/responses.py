@@ -44,6 +44,11 @@ def _lasting(messages: Sequence[Message], next: str | None = None) -> bytes | No
     return "\n".join([*(message.lasting_json() for message in messages), next or ""]).encode()
 
 
+def no_grandmaster(name: str) -> web.Response:
+    """Of a path whose name is none that a grandmaster may have."""
+    return error_response(404, f"unknown grandmaster {name!r}: not a valid name")
+
+
 def json_response(
     request: web.Request, body: bytes, headers: dict[str, str] | None = None, lasting: bytes | None = None
 ) -> web.Response:
