@@ -184,14 +184,27 @@ def stragglers_in(syncs: Sequence[Sync]) -> list[Straggler]:
 def _stragglers(compared_syncs: _ComparedSyncs) -> tuple[list[Straggler], bool]:
     """The stragglers, the worst first, and whether another rank seems late that chance may have made so."""
     histories = _histories(compared_syncs.syncs)
-    tests = len(histories) * max((len(c.lateness_ns) for c in compared_syncs.compared), default=0)
+    ranks_tested = max((len(c.lateness_ns) for c in compared_syncs.compared), default=0)
     floor_ns = max(MIN_LATENESS_NS, (step_ns(compared_syncs.syncs) or 0) // STEP_PART)
-    late = [history for history in histories if history.find_late_ranks(tests, floor_ns)]
+    parts = [ranks_tested * part for part in _parts_of_alarm(len(histories))]
+    late = [each for each, tests in zip(histories, parts, strict=True) if each.find_late_ranks(tests, floor_ns)]
     ranks = {rank for history in late for rank in history.late}
     exposed_ns = _exposed_ns(compared_syncs.syncs, ranks) if ranks else Counter[int]()
     found = [_straggler(rank, histories, exposed_ns[rank]) for rank in ranks]
     found.sort(key=lambda s: (s.verdict != "straggler", -s.exposed_ns, -s.lateness_p50_ns, s.rank))
     return found, any(history.by_chance - ranks for history in histories)
+
+
+def _parts_of_alarm(positions: int) -> Iterator[int]:
+    """
+    By position of the step, which part of FALSE_ALARM its tests may use: one in so many. The parts sum to at most 1.
+
+    A rank that is slow before a step is late at the first position already, so that one has half of it. The many
+    positions of a deep model do not hide such a rank, and what is late only further on needs one independent step more.
+    """
+    if positions:
+        yield 1 if positions == 1 else 2
+        yield from [2 * (positions - 1)] * (positions - 1)
 
 
 class _PositionHistory:

@@ -224,6 +224,36 @@ def test_a_kind_of_a_newer_client_has_a_place_too() -> None:
     assert (position_text((Kind.BUCKET, 2)), position_text((99, 0))) == ("bucket 2", "kind 99 0")
 
 
+@pytest.mark.parametrize(("positions", "steps"), [(1, 39), (15, 39), (240, 39)])
+def test_the_positions_of_a_deep_model_do_not_hide_a_rank_that_is_late_in_every_step(
+    positions: int, steps: int
+) -> None:
+    """FSDP2 gathers and scatters each layer: a rank that is 40 ms late before each of 39 steps is named, whatever their number."""
+    chance = random.Random(positions)
+    syncs = []
+    for step in range(steps):
+        for number in range(positions):
+            late_ns = [chance.randrange(MS // 10) + 40 * MS * (number == 0) * rank for rank in range(2)]
+            each = sync(step, number, *late_ns, kind=Kind.ALL_GATHER, at_ns=50 * MS * (number > 0) + MS // 5 * number)
+            syncs.append(each)
+    (one,) = attribute(syncs, {}).stragglers
+
+    assert (one.rank, one.where, one.verdict) == (1, "all_gather 0", "straggler")
+
+
+def test_equal_ranks_of_a_deep_model_are_not_late() -> None:
+    """Of 300 jobs with four synchronizations a step, whose ranks come in any order, none has a straggler."""
+    for seed in range(300):
+        chance = random.Random(seed)
+        syncs = [
+            sync(step, number, *(chance.randrange(MS) for _ in range(2)), at_ns=5 * MS * number)
+            for step in range(40)
+            for number in range(4)
+        ]
+
+        assert attribute(syncs, {}).stragglers == ()
+
+
 def alternating(step: int, *late_ns: int) -> Sync:
     """Steps of a discriminator of 0.4 MB and of a generator of 1 MB in turn."""
     one = sync(step, 0, *late_ns, kind=Kind.BUCKET)
