@@ -1,4 +1,4 @@
-"""Reads the files of `timesyncd audit --from`, each by what it contains, into the ranks' traces."""
+"""Reads the files of `timesyncd audit --from`, each by what it contains, and recordings, into the ranks' traces."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from timesyncd.errors import TraceError
+from timesyncd.jobs.recorded_traces import recorded_traces
+from timesyncd.jobs.recording_files import load
 from timesyncd.traces.flight_recorder import read_flight_recorder
 from timesyncd.traces.nccl_inspector import InspectedCall, inspected_ranks, read_inspector_log
 from timesyncd.traces.operations import RankTrace, UnusableTrace
@@ -48,8 +50,10 @@ def read_traces(paths: Sequence[Path]) -> tuple[list[RankTrace | UnusableTrace],
     return found, errors
 
 
-def _read(path: Path) -> list[RankTrace | UnusableTrace] | list[InspectedCall]:
+def _read(path: Path) -> Sequence[RankTrace | UnusableTrace] | list[InspectedCall]:
     name = str(path)
+    if path.is_dir():
+        return recorded_traces(load(path))
     head = b"".join(itertools.islice(trace_blocks(path), 1))
     if not head.strip():
         raise TraceError(f"{name}: the file is empty")
@@ -61,6 +65,8 @@ def _read(path: Path) -> list[RankTrace | UnusableTrace] | list[InspectedCall]:
         return [read_flight_recorder(_whole(path), name)]
     if b'"coll_perf"' in head:
         return read_inspector_log(_whole(path), name)
+    if head.lstrip()[:1] == b"{" and b'"world_size"' in head and b'"syncs"' in head:
+        return recorded_traces(load(path))
     if head.lstrip()[:1] != b"{":
         raise TraceError(
             f"{name}: the file is no profiler's trace, no log of NCCL Inspector and no dump of torch's flight recorder"

@@ -33,7 +33,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="traces of all ranks, also gzip: torch.profiler (Kineto), NCCL Inspector, torch's flight recorder; reports "
+        help="traces of all ranks, also gzip: torch.profiler (Kineto), NCCL Inspector, torch's flight recorder, or a "
+        "recording of run-audit; reports "
         "which rank, stage or sequences make a step longer, and what it would take without them",
     )
     parser.add_argument("--before", type=Path, metavar="PATH", help="a recording from before a change, to compare with")

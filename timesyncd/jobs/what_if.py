@@ -28,6 +28,7 @@ from timesyncd.jobs.step_graph import (
     replay,
     waits,
 )
+from timesyncd.jobs.wander import has_level
 from timesyncd.units import SIGMA_PER_MAD
 
 #: A rank, a stage or a group is blamed only where it takes so much longer than its like,
@@ -260,11 +261,25 @@ class _Analysis:
         middle = median(factors[rank] for rank in comparable)
         usual = SIGMA_PER_MAD * median(abs(factors[rank] - middle) for rank in comparable)
         found = {}
+        if len(comparable) == 2:  # their spread is what is asked for, so the steps have to show it
+            usual = 0.0
+            comparable = [rank for rank in comparable if self._is_above(rank, *(set(comparable) - {rank}))]
         for rank in comparable:
             error = math.hypot(usual, self._error(rank))
             if factors[rank] - 1 >= max(MIN_RANK_EXCESS, MIN_SIGNIFICANCE * error):
                 found[rank] = factors[rank]
         return found
+
+    def _is_above(self, rank: int, other: int) -> bool:
+        """Whether the rank's computing is longer than the other one's by more than it wanders from step to step."""
+        steps_ns = []
+        for each in (rank, other):
+            by_step: dict[int, float] = defaultdict(float)
+            for (step, _), ns in self.model.work[each].items():
+                by_step[step] += ns
+            steps_ns.append(by_step)
+        common = sorted(steps_ns[0].keys() & steps_ns[1].keys())
+        return has_level([steps_ns[0][step] - steps_ns[1][step] for step in common], [], 2)
 
     def _error(self, rank: int) -> float:
         """The standard error of a rank's factor."""
