@@ -14,7 +14,7 @@ from timesyncd.cli._parser import Program
 from timesyncd.errors import ConfigError, TimesyncdError
 
 GROUPS = {
-    "See how the clocks are": ("status", "explain", "now", "wait", "history", "export", "doctor"),
+    "See how the clocks are": ("status", "explain", "now", "wait", "history", "export", "postmortem", "doctor"),
     "Make a training job faster": ("run-audit", "audit", "preflight", "policy", "merge-traces"),
     "Run the daemon": ("run", "check-config", "drivers", "broker-config", "store"),
     "Work with a grandmaster": ("probe", "record", "profile-from-mib"),

@@ -25,6 +25,7 @@ Output = subprocess.CompletedProcess[str]
 
 #: What a command needs on its line to get as far as its work.
 ARGUMENTS = {
+    "postmortem": ["--from", "2h"],
     "history": ["ptp", "--store", "/nonexistent"],
     "demo": ["--seconds", "1"],
     "probe": ["192.0.2.1"],

@@ -17,6 +17,7 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
+from timesyncd.messages.notes import Handled, HandledFinding, NoteRequest, OperatorNote
 from timesyncd.messages.overview import Overview
 from timesyncd.messages.series import LatenessMatrix
 from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
@@ -34,6 +35,8 @@ class FakeView:
 
     states: list[NodeState] = field(default_factory=lambda: [NodeState.model_validate(n) for n in RECORDED["nodes"]])
     fault: str | None = None
+    notes: list[OperatorNote] = field(default_factory=list)
+    taken: Handled = field(default_factory=Handled)
     events: Feed[StreamEvent] = field(default_factory=lambda: Feed(key=lambda event: event.kind))
 
     def node(self) -> NodeState:
@@ -135,6 +138,22 @@ class FakeView:
 
     def findings(self) -> list[FindingMessage]:
         return [FindingMessage.model_validate(item) for item in RECORDED["findings"]]
+
+    def handled(self) -> list[HandledFinding]:
+        return self.taken.of(self.findings(), 1_700_000_300_000_000_000)
+
+    def write_note(self, request: NoteRequest, author: str) -> OperatorNote | str:
+        if request.subject == "refused":
+            return "no such finding is active"
+        note = OperatorNote(
+            node="trainer-01", incarnation=3, sequence=99, id="trainer-01-3-99", author=author, kind=request.kind,
+            text=request.text, subject=request.subject, finding=request.finding, realtime_ns=1_700_000_300_000_000_000,
+            until_realtime_ns=None if request.silence_s is None else 1_800_000_000_000_000_000,
+            published_realtime_ns=1_700_000_300_000_000_000,
+        )  # fmt: skip
+        self.notes.append(note)
+        self.taken.add(note)
+        return note
 
     def config(self) -> str:
         return '{"node":{"name":"trainer-01"}}'

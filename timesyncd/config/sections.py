@@ -219,11 +219,11 @@ class ClockBoundSettings(Section):
     path: FilePath = Path("/var/run/clockbound/shm0")
 
 
-Role = Literal["reader", "job", "admin"]
+Role = Literal["reader", "job", "writer", "admin"]
 
 
 class TokenSettings(Section):
-    """`[[web.token]]`: a client with this secret has the `role`: job < reader < admin."""
+    """`[[web.token]]`: a client with this secret has the `role`: job < reader < writer < admin. Its `name` signs what it writes."""
 
     name: Name
     role: Role = "reader"

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from timesyncd.bound import ErrorBound, published
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, RawReading, SystemClocks, boot_id, time_namespace
 from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings, read_file
@@ -46,6 +48,7 @@ from timesyncd.messages.events import CloudEvents
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.jobs import MarkBatch, PolicyRequest
 from timesyncd.messages.node import GrandmasterState, RepeatedState
+from timesyncd.messages.notes import OperatorNote
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.grandmaster import GrandmasterAssessment, GrandmasterMemory, StoredLock
 from timesyncd.model.leap import LeapTable, parse_leap_seconds
@@ -65,7 +68,7 @@ from timesyncd.sample import (
     TimeErrorSeries,
     UtcSample,
 )
-from timesyncd.store import history
+from timesyncd.store import history, notes
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.hub_sources import FLEET_SOURCE
@@ -157,6 +160,7 @@ class Daemon:
             stored_lock = await asyncio.to_thread(self._stored_lock, grandmaster.name)
             curve = config.holdover_curve(grandmaster)
             self._grandmaster_memories[grandmaster.name] = GrandmasterMemory(curve, stored_lock)
+        self._publisher.restore_notes(await asyncio.to_thread(self._stored_notes))
         await self._open_alarms(stack, incarnation)
         await self._open_web(stack)
 
@@ -414,6 +418,17 @@ class Daemon:
             except TimeoutError:
                 continue
             self._wake.clear()
+
+    def _stored_notes(self) -> list[OperatorNote]:
+        """The acknowledgements and silences that the store has; none where it cannot be read yet."""
+        if self._parts.store is None:
+            return []
+        try:
+            rows = notes.undecided(self._parts.store.location, self._clocks.realtime_ns())
+            return [notes.note_message(row) for row in rows]
+        except (StoreError, ValidationError) as error:
+            log.warning("store: acknowledgements and silences are not restored: %s", error)
+            return []
 
     def _record_hub(self) -> None:
         """A hub keeps the past of its fleet and jobs, which no node has."""

@@ -35,6 +35,7 @@ from timesyncd.messages.node import (
     Ordered,
     RepeatedState,
 )
+from timesyncd.messages.notes import Handled, HandledFinding, NoteRequest, OperatorNote
 from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.leap import LeapTable
 from timesyncd.mqtt.client import MqttLink
@@ -118,6 +119,7 @@ class Publisher:
         self._state_changes = StateChanges(events)
         self.leap_table: LeapTable | None = None
         self._findings = Findings()
+        self._handled = Handled()
         self._grandmaster_findings = GrandmasterFindings()
         self._conditions: dict[tuple[str, str], Judgement] = {}
         self._inputs = {grandmaster.name: grandmaster.inputs for grandmaster in config.grandmaster}
@@ -240,12 +242,55 @@ class Publisher:
                 self.remote.update(message, boottime_ns)
                 self._publish_to_ranks(message)
                 self.events.publish(StreamEvent("job", message))
+            case OperatorNote() if live and message.node != self._config.node.name:
+                self.add_note(message)
             case PolicyRequest() if live:
                 self._hub_service.accept_request(message, boottime_ns)
             case HubState():
                 self._hub_service.accept_hub(message, boottime_ns, live)
                 if live:
                     self.events.publish(StreamEvent("hub", message))
+
+    def write_note(self, request: NoteRequest, author: str) -> OperatorNote | str:
+        """Store and publish an operator's note. A text: the finding that it is about is not active."""
+        now_ns = self._clocks.realtime_ns()
+        active = {(each.id, each.subject) for each in self.findings() if each.until_realtime_ns is None}
+        if request.kind == "acknowledge" and (request.finding, request.subject) not in active:
+            return f"no finding {request.finding} of {request.subject} is active"
+        order = self._view.numbers.next()
+        fields = request.model_dump(include={"kind", "text", "subject", "finding"})
+        note = OperatorNote.model_validate(
+            order
+            | fields
+            | {
+                "id": f"{order['node']}-{order['incarnation']}-{order['sequence']}",
+                "author": author,
+                "realtime_ns": now_ns if request.realtime_ns is None else request.realtime_ns,
+                "until_realtime_ns": None if request.silence_s is None else now_ns + request.silence_s * NS_PER_S,
+                "published_realtime_ns": now_ns,
+            }
+        )
+        self.add_note(note)
+        if self._parts.mqtt is not None:
+            self._parts.mqtt.publish(note)
+        self.publish_event(self._cloud_events.note(note), now_ns)
+        return note
+
+    def add_note(self, note: OperatorNote) -> None:
+        """Keep a note, written here or received."""
+        self._handled.add(note)
+        self.events.publish(StreamEvent("note", note))
+        if self._parts.store is not None:
+            self._parts.store.put_note(note)
+
+    def restore_notes(self, notes: Iterable[OperatorNote]) -> None:
+        """What the store kept of acknowledgements and silences."""
+        for note in notes:
+            self._handled.add(note)
+
+    def handled(self) -> list[HandledFinding]:
+        """The active findings that somebody acknowledged or silenced."""
+        return self._handled.of(self.findings(), self._clocks.realtime_ns())
 
     def jobs(self, now: Moment) -> list[JobState]:
         """Those that this daemon joins, and the others as their hub published them."""

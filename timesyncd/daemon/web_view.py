@@ -18,6 +18,7 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, status_name
+from timesyncd.messages.notes import HandledFinding, NoteRequest, OperatorNote
 from timesyncd.messages.overview import ConfiguredLimits, Overview
 from timesyncd.messages.series import LatenessMatrix
 from timesyncd.metrics.exposition import Counters, Metrics, MetricsSnapshot
@@ -112,7 +113,8 @@ class WebView:
     def _fleet_reading(self, now: Moment) -> FleetReading:
         fleet = self._hub_service.hub.fleet
         absent = [node for node in fleet.reporting(now)[2] if fleet.clock(node) is None]
-        return FleetReading(fleet.with_source(), absent, self._limits, self.jobs(), self.findings())
+        taken = {(each.finding, each.subject) for each in self.handled()}
+        return FleetReading(fleet.with_source(), absent, self._limits, self.jobs(), self.findings(), taken)
 
     def hubs(self) -> list[HubState]:
         return self._hub_service.hubs(self._now())
@@ -132,6 +134,14 @@ class WebView:
 
     def findings(self) -> list[FindingMessage]:
         return self._publisher.findings()
+
+    def handled(self) -> list[HandledFinding]:
+        return self._publisher.handled()
+
+    def write_note(self, request: NoteRequest, author: str) -> OperatorNote | str:
+        if self._parts.store is None:
+            return "this daemon has no [store], which keeps notes; write it at one that has"
+        return self._publisher.write_note(request, author)
 
     def config(self) -> str:
         return self._config.model_dump_json(serialize_as_any=True)

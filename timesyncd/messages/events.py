@@ -13,10 +13,12 @@ from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.fleet import NODE_PATH, CloudEvent
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage, GrandmasterState, NodeState
+from timesyncd.messages.notes import OperatorNote
 from timesyncd.sample import ClockState
 
 BEGAN, CHANGED, ENDED = (f"timesyncd.finding.{what}" for what in ("began", "changed", "ended"))
 ALARM = "timesyncd.grandmaster.alarm"
+NOTE = "timesyncd.operator"
 
 _FREERUN = "FREERUN"
 
@@ -73,6 +75,11 @@ class CloudEvents:
 
     def alarm(self, alarm: AlarmEventMessage) -> CloudEvent:
         return self.make(ALARM, alarm.name, alarm.published_realtime_ns, alarm.model_dump(mode="json"))
+
+    def note(self, note: OperatorNote) -> CloudEvent:
+        """An operator's note, at the time at which it was written."""
+        subject = note.subject or note.node
+        return self.make(f"{NOTE}.{note.kind}", subject, note.published_realtime_ns, note.model_dump(mode="json"))
 
     def _change(self, finding: FindingMessage) -> str:
         key = finding.id, finding.subject

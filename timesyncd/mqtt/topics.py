@@ -26,6 +26,7 @@ from timesyncd.messages.node import (
     NodeState,
     Ordered,
 )
+from timesyncd.messages.notes import OperatorNote
 
 #: A longer message is rejected. The largest valid one is the state of a job with about 5 000 ranks.
 MAX_MESSAGE_BYTES = 1_048_576
@@ -120,6 +121,17 @@ EVENT = MqttChannel(
     retained=False,
     content_type="application/cloudevents+json",
 )
+NOTE = MqttChannel(
+    "operator_note",
+    "node",
+    "note",
+    OperatorNote,
+    "What an operator wrote at this node's daemon: a comment, a deploy, an acknowledgement or a silence; for the hubs.",
+    "node",
+    qos=1,
+    retained=False,
+    expiry_s=3_600,
+)
 #: Expiry: the node sends it again after 30 s, and a slow hub must not find every copy at the broker.
 HISTORY = MqttChannel(
     "history",
@@ -175,6 +187,7 @@ MARKS = MqttChannel(
 CHANNELS = (
     AVAILABILITY,
     EVENT,
+    NOTE,
     NODE_STATE,
     GRANDMASTER_STATE,
     HUB_STATE,
@@ -187,7 +200,7 @@ CHANNELS = (
 
 #: Without availability: a node counts as silent after missed states, so restarting a daemon does not count as a lost
 #: clock.
-HUB_SUBSCRIPTIONS = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, POLICY_REQUEST, HISTORY, MARKS)
+HUB_SUBSCRIPTIONS = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, POLICY_REQUEST, NOTE, HISTORY, MARKS)
 NODE_SUBSCRIPTIONS = (GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED)
 
 #: The messages that come by thousands.

@@ -18,7 +18,17 @@ from timesyncd.config import StoreSettings
 from timesyncd.messages.fleet import Rollup, Summary
 from timesyncd.store.index_scans import source_names
 from timesyncd.store.rows import Values
-from timesyncd.store.tables import TIMED, clock_sample, event, finding, kernel_sample, phc_sample, rollup, utc_sample
+from timesyncd.store.tables import (
+    TIMED,
+    clock_sample,
+    event,
+    finding,
+    kernel_sample,
+    operator_note,
+    phc_sample,
+    rollup,
+    utc_sample,
+)
 
 #: The quantities to roll up, by table; a sample may lack any but the first.
 QUANTITIES = {
@@ -200,6 +210,7 @@ def _old(connection: Connection, now_ns: int, retention: Retention) -> Iterator[
     for span_s, keep_ns in ((MINUTE_S, retention.minutes_ns), (HOUR_S, retention.hours_ns)):
         yield rollup, (rollup.c.span_s == span_s) & (rollup.c.realtime_ns < now_ns - keep_ns)
     yield event, event.c.realtime_ns < now_ns - retention.hours_ns
+    yield operator_note, operator_note.c.realtime_ns < now_ns - retention.hours_ns
 
 
 def _delete_oldest(connection: Connection, table: Table, old: ColumnElement[bool], limit: int) -> int:

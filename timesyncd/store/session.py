@@ -47,7 +47,7 @@ def insert_values(connection: Connection, table: Table, rows: Sequence[Values]) 
 @lru_cache(maxsize=32)  # each opening of a store creates another dialect
 def _insert_text(dialect: Dialect, table: Table) -> str:
     """
-    A finding replaces its stored row. A time error or a roll-up that is stored already stays: each day's file repeats time errors.
+    A finding replaces its stored row. A time error, a roll-up or a note that is stored already stays: each day's file repeats time errors.
 
     Both databases accept this SQL.
     """
@@ -59,7 +59,7 @@ def _insert_text(dialect: Dialect, table: Table) -> str:
     if table is tables.finding:
         text += f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET "
         text += ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
-    elif table in (tables.time_error, tables.rollup):
+    elif table in (tables.time_error, tables.rollup, tables.operator_note):
         text += " ON CONFLICT DO NOTHING"
     return text
 

@@ -253,6 +253,18 @@ event = Table(
     Index(None, "realtime_ns"),
 )
 
+#: What operators wrote: comments, deploys, acknowledgements and silences of findings; on a hub, of every node.
+operator_note = Table(
+    "operator_note",
+    metadata,
+    _key("note_id", String),
+    *_texts("node", "kind", "author", "text", "subject", nullable=False),
+    *_texts("finding"),
+    *_ints("realtime_ns", nullable=False),
+    *_ints("until_realtime_ns"),
+    Index(None, "realtime_ns"),
+)
+
 #: Rows that the hubs have not confirmed yet; `row` is a HistoryRow.
 outbox = Table("outbox", metadata, _key("sequence"), *_ints("realtime_ns", nullable=False), *_jsons("row"))
 

@@ -18,6 +18,7 @@ from timesyncd.config import StoreSettings
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, Rollup
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage
+from timesyncd.messages.notes import OperatorNote
 from timesyncd.model.observation import Observation
 from timesyncd.sample import (
     ClockSample,
@@ -43,6 +44,7 @@ from timesyncd.store.engine import (
     store_error,
     writer_engine,
 )
+from timesyncd.store.notes import note_entry
 from timesyncd.store.outbox import OutboxPage
 from timesyncd.store.recovery import Recovery
 from timesyncd.store.rollups import Retention
@@ -183,6 +185,9 @@ class Store:
         now_ns = self._clocks.boottime_ns()
         for entry in (entry for made in rollups for entry in rollup_entries(self._node, made, now_ns)):
             self._backlog.put(entry)
+
+    def put_note(self, note: OperatorNote) -> None:
+        self._backlog.put(note_entry(note, self._clocks.boottime_ns()))
 
     def put_alarm_event(self, message: AlarmEventMessage) -> None:
         self._backlog.put(alarm_event_entry(message, self._clocks.boottime_ns()))

@@ -1,5 +1,5 @@
 """
-The daemon's HTTP server, read-only: JSON documents, server-sent events, metrics, health, and the status page.
+The daemon's HTTP server, read-only but for operators' notes: JSON documents, server-sent events, metrics, health, and the status page.
 
 Against DNS rebinding a server on a loopback address accepts only its own names in the Host header: a web site may
 resolve its name to 127.0.0.1, and its scripts, in a browser on this host, could then read the server. On the network
@@ -24,7 +24,7 @@ from timesyncd import config
 from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
 from timesyncd.store.engine import StoreLocation
-from timesyncd.web import api, auth, connections, openapi, past, stream, tls
+from timesyncd.web import api, auth, connections, notes, openapi, past, stream, tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
 from timesyncd.web.stream import EventStream
@@ -32,7 +32,7 @@ from timesyncd.web.view import View
 
 log = logging.getLogger(__name__)
 
-ROUTES = (*api.ROUTES, *api.HISTORY_ROUTES, *past.ROUTES, stream.ROUTE, openapi.route())
+ROUTES = (*api.ROUTES, *api.HISTORY_ROUTES, *past.ROUTES, *notes.ROUTES, stream.ROUTE, openapi.route())
 
 SCRIPTS = (
     "api", "app", "chart", "dom", "drawer", "events", "fleet", "grandmasters", "history", "jobs", "list", "map",
@@ -174,13 +174,18 @@ def application(view: View, listening: str, access: Access, store: StoreLocation
     app.on_response_prepare.append(_add_safety_headers)
     app.on_shutdown.append(stream.close_viewers)
     for route in ROUTES:
-        app.router.add_get(route.path, route.serve)
+        if route.method == "POST":
+            app.router.add_post(route.path, route.serve)
+        else:
+            app.router.add_get(route.path, route.serve)
     for path, (name, content_type) in PAGE_FILES.items():
         app.router.add_get(path, _page_file(name, content_type))
     if access.has_tokens:
         auth.add_login(app)
     public = [path for path in (*PAGE_FILES, *auth.LOGIN_PATHS) if path != "/"]
-    app[REQUIRED_ROLES] = {route.path: route.role for route in ROUTES} | dict.fromkeys(public)
+    app[REQUIRED_ROLES] = dict.fromkeys(public) | {
+        f"POST {route.path}" if route.method == "POST" else route.path: route.role for route in ROUTES
+    }
     return app
 
 
@@ -210,7 +215,7 @@ async def _check_host(request: web.Request, handler: Handler) -> web.StreamRespo
 @web.middleware
 async def _check_method(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Rejects methods other than GET and HEAD, and turns aiohttp's errors into JSON."""
-    writable = auth.LOGIN_PATHS if request.app[ACCESS].has_tokens else ()
+    writable = (notes.PATH, *(auth.LOGIN_PATHS if request.app[ACCESS].has_tokens else ()))
     if request.method not in ("GET", "HEAD") and request.path not in writable:
         return error_response(405, f"{request.method} is not allowed; use GET", {"Allow": "GET, HEAD"})
     try:

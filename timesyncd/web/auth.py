@@ -32,7 +32,7 @@ from timesyncd.errors import ConfigError
 from timesyncd.web.responses import error_response
 from timesyncd.web.tls import certificate_name
 
-ROLE_RANKS: dict[Role, int] = {"job": 0, "reader": 1, "admin": 2}
+ROLE_RANKS: dict[Role, int] = {"job": 0, "reader": 1, "writer": 2, "admin": 3}
 
 MIN_SECRET_LENGTH = 16
 MAX_FAILURES_PER_MINUTE = 10
@@ -47,7 +47,8 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-#: The role that each path requires; None: no credentials. A path that does not exist requires a reader.
+#: The role that each path requires, and under "POST <path>" the role to write there; None: no credentials. A path that
+#: does not exist requires a reader.
 REQUIRED_ROLES = web.AppKey("roles", Mapping[str, Role | None])
 #: The grant of the current request.
 GRANT: ContextVar[Grant] = ContextVar("grant")
@@ -276,7 +277,8 @@ class AccessGuard:
     @web.middleware
     async def check_role(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
-        required = request.app[REQUIRED_ROLES].get(resource.canonical, "reader") if resource is not None else "reader"
+        roles, path = request.app[REQUIRED_ROLES], resource.canonical if resource is not None else ""
+        required = roles.get(f"{request.method} {path}", roles.get(path, "reader"))
         access, now_ns = request.app[ACCESS], time.monotonic_ns()
         if required is None:
             response = await handler(request)
@@ -342,7 +344,7 @@ async def _form(_request: web.Request) -> web.Response:
 
 
 async def _log_in(request: web.Request) -> web.Response:
-    if (refusal := _cross_site_refusal(request)) is not None:
+    if (refusal := cross_site_refusal(request)) is not None:
         return refusal
     access = request.app[ACCESS]
     try:
@@ -355,7 +357,8 @@ async def _log_in(request: web.Request) -> web.Response:
         return _page(decision.status, decision.text, retry_after_header(decision))
     if not decision.covers("reader"):
         return _page(
-            403, f"the token {decision.name} has the role {decision.role}; the page requires the role reader or admin"
+            403,
+            f"the token {decision.name} has the role {decision.role}; the page requires the role reader, writer or admin",
         )
     session = access.sessions.open(decision, time.monotonic_ns())
     response = web.Response(status=303, headers={"Location": "./"})
@@ -372,7 +375,7 @@ async def _log_in(request: web.Request) -> web.Response:
 
 
 async def _log_out(request: web.Request) -> web.Response:
-    if (refusal := _cross_site_refusal(request)) is not None:
+    if (refusal := cross_site_refusal(request)) is not None:
         return refusal
     request.app[ACCESS].sessions.close(request.cookies.get(SESSION_COOKIE, ""))
     response = web.Response(status=303, headers={"Location": "login"})
@@ -387,8 +390,8 @@ def _parse_token(form: bytes) -> str:
         return ""
 
 
-def _cross_site_refusal(request: web.Request) -> web.Response | None:
-    """403 for a form that another site's page sent. A client that is not a browser sends no Origin."""
+def cross_site_refusal(request: web.Request) -> web.Response | None:
+    """403 for a request that another site's page sent. A client that is not a browser sends no Origin."""
     origin = request.headers.get("Origin")
     try:
         if origin is None or urlsplit(origin).netloc == request.host:

@@ -88,16 +88,23 @@ def document(routes: Sequence[Route]) -> Json:
         "info": {
             "title": "timesyncd over HTTP",
             "version": "1.0.0",
-            "description": "Read-only: a method other than GET and HEAD gets status 405. Integers are signed 64-bit, "
+            "description": "Read-only but for `POST /api/v1/notes`: any other method than GET and HEAD gets status 405. Integers are signed 64-bit, "
             "durations and times are nanoseconds, null is absent; a client ignores unknown keys. On a loopback address "
             "without tokens any local client may read. Elsewhere a request needs a bearer token, a client certificate or "
-            "a session with the role that the operation names: job < reader < admin.",
+            "a session with the role that the operation names: job < reader < writer < admin.",
         },
         "servers": [{"url": "/"}],
         "security": [{}, {"bearer": []}, {"certificate": []}, {"session": []}],
-        "paths": {route.path: {"get": _operation(route)} for route in routes},
+        "paths": _paths(routes),
         "components": {"securitySchemes": _security_schemes(), "schemas": _schemas(routes) | {"Error": _ERROR}},
     }
+
+
+def _paths(routes: Sequence[Route]) -> Json:
+    paths: dict[str, Json] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return paths
 
 
 def route() -> Route:
@@ -119,6 +126,10 @@ def _operation(route: Route) -> Json:
         "parameters": [*_in_path(route.path), *_in_query(route.query)],
         "responses": {str(status): _response(route, status) for status in _statuses(route)},
     }
+    if route.body is not None:
+        schema = route.body.model_json_schema(schema_generator=_QuerySchema)
+        operation["operationId"] += "_write"
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     if route.role is None:
         return operation | {"description": "No credentials required.", "security": []}
     return operation | {"description": f"Role: {route.role}."}
@@ -126,7 +137,7 @@ def _operation(route: Route) -> Json:
 
 def _statuses(route: Route) -> list[int]:
     own = [200, 400, 421, 500, *route.errors]
-    documents = [] if isinstance(route.response, PlainText) else [304]
+    documents = [] if isinstance(route.response, PlainText) or route.body is not None else [304]
     access = [] if route.role is None else [401, 403, 429]
     return sorted([*own, *documents, *access])
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 from aiohttp import web
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
@@ -73,13 +73,12 @@ class SeriesQuery(PointsQuery):
         ),
     ] = None
 
-    @model_validator(mode="after")
-    def _named(self) -> SeriesQuery:
-        if self.subject in ("job", "grandmaster") and self.name is None:
-            raise ValueError(f"name: the subject {self.subject} needs a name")
+    @property
+    def problem(self) -> str | None:
+        """What is missing to know the subject; None: nothing."""
         if self.subject == "job" and not re.fullmatch(JOB_ID, self.name or "", re.ASCII):
-            raise ValueError("name: of a job give its id, 16 hexadecimal digits")
-        return self
+            return "name: of a job give its id, 16 hexadecimal digits"
+        return "name: give the grandmaster's name" if self.subject == "grandmaster" and self.name is None else None
 
     @property
     def wanted(self) -> list[str] | None:
@@ -94,6 +93,8 @@ class StepsQuery(Query):
 
 
 async def quantities(request: web.Request, query: SeriesQuery) -> web.Response:
+    if query.problem is not None:
+        return error_response(404, query.problem)
     now_ns, own = time.time_ns(), request.app[VIEW].node().node
     grid = Grid.of(*query.span_ns(HOUR_NS, now_ns), query.points)
     return await _read(
@@ -232,7 +233,7 @@ ROUTES = (
         quantities,
         Document(SeriesAnswer),
         SeriesQuery,
-        (503,),
+        (404, 503),
     ),
     Route(
         "/api/v1/grandmasters/{name}/states",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -42,7 +42,7 @@ class PlainText:
 class Route:
     """
     `handler` gets the request and its parsed `query`. `role` is the lowest role that may use the route, None: no
-    credentials needed. `errors` are the error statuses that this route has beside those of every route.
+    credentials needed. A route with a `body`, the model of its JSON, is for POST. `errors` are the error statuses that this route has beside those of every route.
     """
 
     path: str
@@ -52,6 +52,11 @@ class Route:
     response: Document | DocumentList | PlainText
     query: type[Query] = Query
     errors: tuple[int, ...] = ()
+    body: type[BaseModel] | None = None
+
+    @property
+    def method(self) -> Literal["GET", "POST"]:
+        return "GET" if self.body is None else "POST"
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         try:

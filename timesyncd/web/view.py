@@ -12,10 +12,11 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
+from timesyncd.messages.notes import HandledFinding, NoteRequest, OperatorNote
 from timesyncd.messages.overview import Overview
 from timesyncd.messages.series import LatenessMatrix
 
-StreamEventKind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub", "fleet"]
+StreamEventKind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub", "fleet", "note"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ ALL_NODES = NodeFilter()
 
 class View(Protocol):
     """
-    The states of a daemon, for reading; no method blocks, raises or has an effect.
+    The states of a daemon, for reading; no method blocks or raises, and none but `write_note` has an effect.
 
     Every `age_ns` is as of the call: a hub adds the time since it received the node's message. A grandmaster's
     notifications exist as events only.
@@ -116,6 +117,12 @@ class View(Protocol):
         """The lateness in a job's newest closed steps. None: this daemon aggregates no such job."""
 
     def findings(self) -> list[FindingMessage]: ...
+
+    def handled(self) -> list[HandledFinding]:
+        """The active findings that somebody acknowledged or silenced."""
+
+    def write_note(self, request: NoteRequest, author: str) -> OperatorNote | str:
+        """Store and publish what `author` wrote; a text: why it is refused. The one method with an effect."""
 
     def config(self) -> str:
         """The effective configuration in JSON, with the location of each secret in place of its value."""

@@ -1,0 +1,95 @@
+"""What becomes of an operator's note: store, broker, events, and what it decides."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from fake_clocks import FakeClocks
+from publisher_lab import PublisherLab
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.config import parse
+from timesyncd.daemon.node_state import NodeView
+from timesyncd.daemon.publisher import Parts
+from timesyncd.driver import options_of
+from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.messages.fleet import CloudEvent
+from timesyncd.messages.node import Message
+from timesyncd.messages.notes import NoteRequest, OperatorNote
+from timesyncd.mqtt.client import MqttLink
+from timesyncd.store.writer import Store
+
+SILENCE = NoteRequest(kind="silence", text="planned", finding="source-lost", subject="ptp", silence_s=3_600)
+TAKEN = NoteRequest(kind="acknowledge", text="on it", finding="source-lost", subject="ptp")
+
+
+class Recorder:
+    """Takes what a broker or a store is given."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.published: list[Message] = []
+        self.notes: list[OperatorNote] = []
+        self.events: list[CloudEvent] = []
+
+    def publish(self, message: Message) -> None:
+        self.published.append(message)
+
+    def put_note(self, note: OperatorNote) -> None:
+        self.notes.append(note)
+
+    def put_event(self, event: CloudEvent, _: int) -> None:
+        self.events.append(event)
+
+    def put_finding(self, _: Any) -> None: ...
+
+    @property
+    def behind_s(self) -> float:
+        return 0.0
+
+
+def lab(recorder: Recorder) -> PublisherLab:
+    config = parse({"node": {"name": "hub"}, "mqtt": {"host": "h"}, "hub": {}}, options_of, "test")
+    parts = Parts(mqtt=cast(MqttLink, recorder), store=cast(Store, recorder))
+    return PublisherLab(config, NodeView(config, Epoch(1, 2), 1), FakeClocks(), parts)
+
+
+def test_a_note_is_stored_and_published_with_its_author() -> None:
+    """In the store, on the note's topic, and as an event for every subscriber and hub."""
+    recorder = Recorder()
+    written = lab(recorder).web.write_note(SILENCE, "anna")
+
+    assert isinstance(written, OperatorNote)
+    assert recorder.notes == [written]
+    assert written in recorder.published
+    (event,) = recorder.events
+    assert (event.type, event.subject, event.data["author"]) == ("timesyncd.operator.silence", "ptp", "anna")
+    assert event.data["text"] == "planned"
+    assert written.until_realtime_ns == written.realtime_ns + 3_600 * NS_PER_S
+
+
+def test_a_finding_that_is_not_active_cannot_be_taken() -> None:
+    """A silence may precede a finding, as before planned work."""
+    recorder = Recorder()
+    made = lab(recorder)
+
+    assert made.web.write_note(TAKEN, "anna") == "no finding source-lost of ptp is active"
+    assert recorder.notes == [] and recorder.published == []
+
+
+def test_an_acknowledged_finding_is_offered_no_more() -> None:
+    """The finding stays; it is listed as taken, also by the other hub that received the note."""
+    recorder, other = Recorder(), lab(Recorder())
+    made = lab(recorder)
+    for each in (made, other):
+        each.publisher.set_condition("source-lost", "ptp", "no answer")
+        each.publisher.tick()
+    written = made.web.write_note(TAKEN, "anna")
+    assert isinstance(written, OperatorNote)
+    other.publisher.receive(written.model_copy(update={"node": "hub-a"}), 0, live=True)
+
+    for each in (made, other):
+        assert [(one.finding, one.author) for one in each.web.handled()] == [("source-lost", "anna")]
+        assert [one.id for one in each.web.findings() if one.until_realtime_ns is None] == ["source-lost"]
+        assert "acknowledge" not in [one.kind for one in each.web.overview().headline.actions if one.subject == "ptp"]
