@@ -14,7 +14,7 @@ from timesyncd.cli._parser import Program
 from timesyncd.errors import ConfigError, TimesyncdError
 
 GROUPS = {
-    "See how the clocks are": ("status", "explain", "now", "wait", "history", "export", "postmortem", "doctor"),
+    "See how the clocks are": ("status", "top", "explain", "now", "wait", "history", "export", "postmortem", "doctor"),
     "Make a training job faster": ("run-audit", "audit", "preflight", "policy", "merge-traces"),
     "Run the daemon": ("run", "check-config", "drivers", "broker-config", "store"),
     "Work with a grandmaster": ("probe", "record", "profile-from-mib"),
@@ -26,11 +26,11 @@ COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 #: The packages of the extras daemon and demo.
 NEEDS_EXTRA = {
     "aiohttp", "aiomqtt", "alembic", "cryptography", "paho", "prometheus_client", "pyasn1", "pydantic", "pydantic_core",
-    "pysnmp", "rich", "sqlalchemy", "tomli_w",
+    "pysnmp", "rich", "sqlalchemy", "textual", "tomli_w",
 }  # fmt: skip
 
 #: Commands that need more than the daemon extra.
-_EXTRAS = {"demo": "daemon,demo", "simulate": "daemon,demo"}
+_EXTRAS = {"top": "daemon,tui", "demo": "daemon,demo", "simulate": "daemon,demo"}
 
 
 class _PrintVersion(argparse.Action):

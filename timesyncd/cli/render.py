@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,11 +21,15 @@ from timesyncd.cli.budget import current_bound_lines, forecast_text, knows_own_u
 from timesyncd.cli.render_job import agreement, job_line, percent
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import OK, BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
+from timesyncd.messages.overview import Overview
 from timesyncd.units import duration_text, span_text
 
 #: Rows of one section, so that all sections fit one screen; the rows that need attention come first.
 MAX_ROWS = 3
-MAX_FINDINGS = 2  # two lines each
+MAX_NODES = 5
+#: Lines of findings, the first finding in any case; and what a line holds of a remedy, with words that do not break.
+FINDINGS_HEIGHT = 4
+REMEDY_WIDTH = 72
 
 STYLES = {"SYNCHRONIZED": "bold green", "HOLDOVER": "bold yellow", "DISRUPTED": "bold red", "UNKNOWN": "bold red"}
 #: Findings whose evidence is the reason of a node or of one of its sources.
@@ -41,6 +46,7 @@ class DaemonReplies:
     grandmasters: list[GrandmasterState]
     jobs: list[JobState]
     findings: list[FindingMessage]
+    overview: Overview | None = None
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> DaemonReplies:
@@ -52,6 +58,7 @@ class DaemonReplies:
             [GrandmasterState.model_validate(each) for each in answer["grandmasters"]],
             [JobState.model_validate(each) for each in answer["jobs"]],
             [finding for finding in findings if finding.until_realtime_ns is None],
+            Overview.model_validate(answer["overview"]) if "overview" in answer else None,
         )
 
 
@@ -59,16 +66,35 @@ def screen(answer: dict[str, Any]) -> list[RenderableType]:
     """The daemon's own node, then the other nodes, the grandmasters, the jobs and the findings."""
     replies = DaemonReplies.of(answer)
     others = [node for node in replies.nodes if node.node != replies.node.node]
-    others.sort(key=lambda node: (node.main_status == "SYNCHRONIZED", node.node))
+    others.sort(key=worst_first)
     grandmasters = sorted(replies.grandmasters, key=lambda each: each.clock_state == "locked" and not each.alarms)
     findings = sorted(replies.findings, key=lambda finding: list(SEVERITIES).index(finding.severity))
     return [
         node_block(replies.node),
-        *titled_section("nodes", [node_row(node) for node in others]),
+        *(fleet_lines(replies.overview) if replies.overview is not None and is_fleet(replies) else []),
+        *titled_section("nodes", [node_row(node) for node in others], MAX_NODES if is_fleet(replies) else MAX_ROWS),
         *titled_section("grandmasters", [grandmaster_row(each) for each in grandmasters]),
         *titled_section("jobs", [job_row(job) for job in replies.jobs]),
-        *titled_section("findings", [finding_row(finding, replies.node) for finding in findings], MAX_FINDINGS),
+        *findings_section([finding_row(finding, replies.node) for finding in findings]),
     ]
+
+
+def worst_first(node: NodeState) -> tuple[int, int, str]:
+    """The order in which nodes need attention: by status, and of one status the widest bound first."""
+    bound_ns = bound_now_ns(node.main_bound, node.age_ns)
+    return -list(STYLES).index(node.main_status), -(bound_ns or 0), node.node
+
+
+def is_fleet(replies: DaemonReplies) -> bool:
+    """Whether the daemon is a hub that knows more nodes than one."""
+    return replies.overview is not None and replies.overview.headline.nodes > 1
+
+
+def fleet_lines(overview: Overview) -> list[RenderableType]:
+    """The headline, and the nodes by status."""
+    style = {"exceeded": "bold red", "unknown": "bold red"}.get(overview.headline.verdict, "bold")
+    counts = [f"{count:,} {name}" for name, count in overview.statuses.items() if count]
+    return [plain_text(overview.headline.text, style), plain_text(", ".join(counts), "dim")]
 
 
 def node_block(node: NodeState) -> RenderableType:
@@ -290,15 +316,37 @@ def job_row(job: JobState) -> list[Text]:
 
 
 def finding_row(finding: FindingMessage, node: NodeState) -> list[Text]:
-    """The chain of causes, or the evidence; the cause if the block of `node` has printed the evidence as a reason."""
+    """
+    The chain of causes, or the evidence; the cause if the block of `node` has printed the evidence as a reason; and the
+    remedy.
+    """
     in_block = {node.node, *(source.name for source in node.sources)}
     is_printed = finding.id in _FINDINGS_OF_REASONS and finding.subject in in_block
     what = " -> ".join(step.text for step in finding.chain) or (finding.cause if is_printed else finding.evidence)
     return [
         plain_text(finding.subject),
         plain_text(finding.id, SEVERITIES[finding.severity]),
-        Text("\n", no_wrap=True, overflow="ellipsis").join([plain_text(what), plain_text(finding.remedy, "dim")]),
+        plain_text(what),
+        plain_text(finding.remedy, "dim"),
     ]
+
+
+def findings_section(rows: Sequence[list[Text]]) -> list[RenderableType]:
+    """A line for each finding, and under it the whole remedy, which wraps: what is cut cannot be done. Empty without rows."""
+    if not rows:
+        return []
+    lines: list[RenderableType] = []
+    count = height = 0
+    for subject, id, what, remedy in rows:
+        height += 1 + -(-len(remedy) // REMEDY_WIDTH)
+        if count and height > FINDINGS_HEIGHT:
+            break
+        count += 1
+        line = Text("  ").join([subject, id, what])
+        line.no_wrap, line.overflow = True, "ellipsis"
+        lines += [line, Padding(remedy, (0, 0, 0, 2))]
+    title = f"findings: {count} of {len(rows)}" if len(rows) > count else "findings"
+    return [Text(title, "dim"), *lines]
 
 
 def titled_section(title: str, rows: Sequence[list[Text]], most: int = MAX_ROWS) -> list[RenderableType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from timesyncd.cli._common import add_config_argument, add_url_argument, page_url
@@ -11,6 +12,9 @@ from timesyncd.cli._common import add_config_argument, add_url_argument, page_ur
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+
+#: So many names are offered in place of an unknown one.
+NEAREST = 3
 
 EXAMPLES = (
     "timesyncd status",
@@ -67,9 +71,19 @@ def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
         job = JobState.model_validate(jobs[name])
         _show(jobs[name], as_json, job_tables(job))
         return 0 if job.straggler_rank is None and job.alignment_ns is not None else 1
-    names = ", ".join([*grandmasters, *nodes, *dict.fromkeys(each["job"] for each in answer["jobs"])])
-    print(f"timesyncd: no grandmaster, node or job is named {name!r}; known: {names}", file=sys.stderr)
+    names = list(dict.fromkeys([*grandmasters, *nodes, *(each["job"] for each in answer["jobs"])]))
+    known = f"{len(names):,} names are known" if len(names) > NEAREST else "these are all"
+    near = ", ".join(nearest(name, names))
+    print(f"timesyncd: no grandmaster, node or job is named {name!r}; nearest: {near}; {known}", file=sys.stderr)
     return 2
+
+
+def nearest(name: str, names: Sequence[str]) -> list[str]:
+    """The names that are most like this one, the most like first."""
+    from difflib import get_close_matches
+
+    by_lower = {each.lower(): each for each in names}
+    return [by_lower[each] for each in get_close_matches(name.lower(), by_lower, NEAREST, cutoff=0.0)]
 
 
 def _show(answer: dict[str, Any], as_json: bool, parts: list[RenderableType]) -> None:

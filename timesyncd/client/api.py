@@ -55,12 +55,13 @@ def get(url: str, token: str | None, timeout_s: float, trusted: SSLContext | Non
 
 def fetch_all(url: str) -> dict[str, Any]:
     """
-    Node, nodes, grandmasters, jobs and findings as JSON.
+    Node, nodes, grandmasters, jobs, findings and the fleet's overview as JSON.
 
     Raises Unreachable if no daemon responds there, or if it does not accept the token TIMESYNCD_TOKEN of the environment.
     """
     lists = ("nodes", "grandmasters", "jobs", "findings")
-    return {"node": fetch_part(url, "node")} | {name: list(_items(url, name)) for name in lists}
+    single = {"node": fetch_part(url, "node"), "overview": fetch_part(url, "fleet/overview")}
+    return single | {name: list(_items(url, name)) for name in lists}
 
 
 def _items(url: str, name: str) -> Iterator[Any]:

@@ -6,6 +6,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from fake_view import FakeView
 from rich.console import Console, Group, RenderableType
 
 from timesyncd.cli.render import DaemonReplies, DemoNodeState, demo_screen, screen
@@ -324,6 +325,33 @@ def test_nodes_that_are_not_synchronized_come_first() -> None:
     assert len(printed[at:]) == 4
 
 
+def test_a_hub_shows_the_fleet_in_one_sentence_and_the_worst_five() -> None:
+    """Without a bound first, then the widest; the headline and the counts by status stand above them."""
+    wide = [node(f"wide-{width}", gm={"bound_ns": width, "growth_ppb": 0, "reason": ""}) for width in (70, 5, 9_000)]
+    rest = [unknown(f"lost-{number}", "no Sync for 9.0 s") for number in range(3)]
+    overview = FakeView().overview().model_dump(mode="json")
+    printed = shown(answer(nodes=[*wide, *rest]) | {"overview": overview})
+    at = printed.index("nodes: 5 of 6")
+
+    assert [line.split()[0] for line in printed[at + 1 : at + 6]] == [
+        "lost-0",
+        "lost-1",
+        "lost-2",
+        "wide-9000",
+        "wide-70",
+    ]
+    assert printed[at - 2 : at] == [overview["headline"]["text"], "1 SYNCHRONIZED, 1 HOLDOVER"]
+
+
+def test_a_remedy_is_never_cut() -> None:
+    """It wraps, since what is cut cannot be done; the evidence before it takes one line."""
+    remedy = "first look at " + ", then at ".join(f"thing {number}" for number in range(30))
+    printed = shown(answer(findings=[finding(evidence="x" * 200, remedy=remedy), finding(remedy="short")]))
+
+    assert remedy in words(printed)
+    assert "findings: 1 of 2" in printed
+
+
 def test_an_unreachable_grandmaster_gives_its_reason() -> None:
     """Its last known state is not shown as its present one."""
     printed = shown(
@@ -462,7 +490,7 @@ def test_everything_at_once_fits_one_screen() -> None:
 
     assert len(printed) < HEIGHT
     assert max(map(len, printed)) <= WIDTH
-    assert sum(long[:20] in line for line in printed) == 3 + 2 * 2
+    assert sum(long[:20] in line for line in printed) == 3 + 2  # nodes; one finding, since its remedy wraps
 
 
 HOSTILE = "[red]x[/] \x1b]0;owned\x07\nnext"

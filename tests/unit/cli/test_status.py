@@ -205,11 +205,23 @@ def test_json_is_the_daemon_s_reply(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_an_unknown_name_lists_the_known_ones(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line on stderr lists the known names, and the exit status is 2."""
+    """One line on stderr has the nearest names and how many there are; the exit status is 2."""
     code = run(monkeypatch, "gm-z")
 
     assert code == 2
-    assert capsys.readouterr().err == "timesyncd: no grandmaster, node or job is named 'gm-z'; known: gm, n1\n"
+    assert (
+        capsys.readouterr().err
+        == "timesyncd: no grandmaster, node or job is named 'gm-z'; nearest: gm, n1; these are all\n"
+    )
+
+
+def test_of_many_names_the_nearest_three_are_offered() -> None:
+    """Not a list of ten thousand; case does not matter."""
+    names = [f"hall-1-rack-{number:02}-gpu" for number in range(90)] + ["gm-a"]
+
+    assert status.nearest("HALL-1-rack-07", names)[0] == "hall-1-rack-07-gpu"
+    assert len(status.nearest("gm", names)) == 3
+    assert status.nearest("gm", names)[0] == "gm-a"
 
 
 def run_for_job(monkeypatch: pytest.MonkeyPatch, name: str, *words: str, **changes: Any) -> int:

@@ -1,0 +1,53 @@
+"""`timesyncd top` on a real daemon: its numbers are the API's, and a killed daemon is said to be gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import DataTable, Static
+
+from timesyncd.cli._top_app import DetailScreen, TopApp
+from timesyncd.cli._top_data import DaemonFeed
+from timesyncd.client.api import fetch_part
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.host import new_marker
+from timesyncd.simulation.bed.simulated_ptp4l import SimulatedPtp4l
+
+pytestmark = pytest.mark.integration
+
+
+async def until(pilot: Any, holds: Callable[[], bool]) -> None:
+    for _ in range(1_200):
+        await pilot.pause(0.05)
+        if holds():
+            return
+    raise AssertionError("it never held")
+
+
+async def test_a_daemon_is_watched_until_it_is_killed(tmp_path: Path) -> None:
+    """Status, truth and headline of a node that follows a simulated ptp4l; then nothing is shown as present."""
+    address = tmp_path / "ptp4l"
+    async with SimulatedPtp4l(address, 1_000):
+        daemon = DaemonProcess("node-a", tmp_path / "node-a", str(address), new_marker())
+        await asyncio.to_thread(daemon.__enter__)
+        try:
+            app = TopApp(DaemonFeed(daemon.page, {"node-a": 1_000}))
+            async with app.run_test(size=(110, 30)) as pilot:
+                table = app.query_one("#table-nodes", DataTable)
+                await until(pilot, lambda: table.row_count == 1 and table.get_row_at(0)[1].plain == "SYNCHRONIZED")
+                assert table.get_row_at(0)[4].plain == "1.00 us, inside"
+                headline = (await asyncio.to_thread(fetch_part, daemon.page, "headline"))["text"]
+                assert headline.startswith("The only clock is within +-")
+                assert "The only clock is within +-" in str(app.query_one("#banner", Static).content)
+                await pilot.press("2", "enter")
+                await until(pilot, lambda: isinstance(app.screen, DetailScreen))
+                await pilot.press("escape")
+                daemon.stop()
+                await until(pilot, lambda: app.screen_stack[0].has_class("silent"))
+                assert "NO REPLY" in str(app.query_one("#banner", Static).content)
+        finally:
+            daemon.stop()
