@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults schemas clean
+.PHONY: run check floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -145,12 +145,20 @@ test-versions:
 	.venv-newest/bin/pytest --numprocesses 2 --dist loadfile tests/unit $(PYTEST)
 	rm -r .venv-lowest .venv-newest .lowest-versions
 
+# 32 training scripts with and without run-audit: the same bits, the late rank named, and no healthy one in RUNS runs. Stopped, it goes on after
+# the last run (.job-soak); prints the table of docs/proven.md. `make test` tries three of the scripts (tests/integration/test_scripts_real.py).
+RUNS ?= 200
+job-soak: export PYTHONPATH := tests/support
+job-soak: .venv/dev
+	@$(BIN)/python tests/scripts/job_soak.py --state .job-soak --runs $(RUNS); status=$$?; \
+		$(BIN)/python tests/scripts/job_soak.py --state .job-soak --table; exit $$status
+
 # Each entry point of a daemon that needs no credential is flooded for a minute (tests/integration/test_floods.py; `make test` does so for seconds).
 floods: .venv/dev
 	TIMESYNCD_FLOOD_S=60 $(BIN)/pytest -s tests/integration/test_floods.py $(PYTEST)
 
 clean:
-	rm -rf .venv .venv-lock .venv-lowest .venv-newest .lowest-versions build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .unpacked
+	rm -rf .venv .venv-lock .venv-lowest .venv-newest .lowest-versions build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .job-soak .unpacked
 
 # From a lock file with hashes, on any Python from 3.11 on; it brings pip and setuptools too, so nothing else is downloaded.
 .venv/daemon: pyproject.toml requirements/run.lock

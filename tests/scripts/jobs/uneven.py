@@ -1,0 +1,22 @@
+"""Uneven inputs under `join`: rank 1 has five batches more."""
+
+import torch
+import torch.distributed as dist
+from common import STEPS, late, print_bits
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DDP(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+draw = torch.Generator().manual_seed(rank)
+with model.join():
+    for _ in range(STEPS + 5 * rank):
+        late("data", rank)
+        optimizer.zero_grad()
+        model(torch.randn(8, 32, generator=draw)).square().mean().backward()
+        optimizer.step()
+print_bits(rank, model.parameters())
+dist.destroy_process_group()

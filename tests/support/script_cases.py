@@ -1,0 +1,146 @@
+"""The training scripts of tests/scripts: how each is run with and without run-audit, and the judgement of what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+JOBS = Path(__file__).parents[1] / "scripts" / "jobs"
+LATE_MS = 30
+
+#: A job of a few seconds; a machine that is busy needs longer.
+TIMEOUT_S = 240
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    A script and how it ends. `places`: by the place at which a rank is late on purpose, the place that the report has to
+    state, as a regular expression; empty: its ranks do not compare, so no rank may be named.
+    """
+
+    name: str
+    script: str
+    ranks: int = 2
+    environ: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=lambda: {"data": "before bucket 0"})
+    status: int = 0
+    launcher: str = "fork"
+
+
+CASES = (
+    Case("nanoGPT, its own flag", "nanogpt", places={"data": "(before|at) bucket [01]", "backward": "at bucket [1-9]", "update": "in the update before bucket 0"}),
+    Case("accumulation by no_sync", "no_sync", places={"data": "before bucket 0", "backward": "at bucket [1-9]"}),
+    Case("ImageNet example, BatchNorm", "imagenet", places={"data": "before broadcast 0"}),
+    Case("DataLoader with a worker", "workers"),
+    Case("Hugging Face Trainer", "hf_trainer", launcher="torchrun"),
+    Case("Lightning", "lightning_fit", launcher="torchrun"),
+    Case("accelerate", "accelerate_loop", launcher="torchrun"),
+    Case("FSDP2, 40 steps", "fsdp2", places={"data": "before all_gather 0", "backward": "at (all_gather|reduce_scatter) [0-9]+"}),
+    Case("FSDP2, accumulation", "fsdp2_accumulate", places={"data": "before all_gather 0"}),
+    Case("HSDP 2 x 2", "hsdp", 4, places={}),
+    Case("DP x TP 2 x 2", "dp_tp", 4, places={}),
+    Case("GPipe", "pipeline", environ={"SCHEDULE": "GPipe"}, places={}),
+    Case("1F1B", "pipeline", places={}),
+    Case("mixture of experts", "moe", places={"data": "(before|at) (all_to_all|bucket) 0"}),
+    Case("ZeRO-1", "zero1"),
+    Case("GAN", "gan", places={"data": "before bucket 0", "generator": "at bucket 1"}),
+    Case("GAN, five critic updates", "gan", environ={"CRITIC": "5"}),
+    Case("uneven inputs, join", "uneven", places={"data": "before broadcast 0"}),
+    Case("crash of rank 1", "failing", environ={"ENDS": "crash"}, status=1, launcher="torchrun"),
+    Case("SIGTERM", "failing", environ={"ENDS": "sigterm"}, status=143),
+    Case("elastic restart", "failing", environ={"ENDS": "restart"}, launcher="elastic"),
+    Case("gradients reduced by hand", "by_hand", places={"data": "before all_reduce 0"}),
+    Case("contrastive, gathered features", "by_hand", environ={"CONTRASTIVE": "1"}, places={"data": "before all_gather 0"}),
+    Case("fp16 hook", "hooked", environ={"HOOK": "fp16"}),
+    Case("PowerSGD hook", "hooked", environ={"HOOK": "powersgd"}),
+    Case("post-local SGD", "hooked", environ={"HOOK": "post_local_sgd"}, places={}),
+    Case("evaluation, EMA, checkpoints", "checkpointing"),
+    Case("two optimizers of one module", "two_optimizers", places={"data": "before bucket 0", "update": "in the update before bucket 0"}),
+    Case("compiled, autocast, checkpoints", "compiled"),
+    Case("multiprocessing.spawn", "spawned", launcher="alone"),
+    Case("student and teacher", "teacher"),
+    Case("actor and learner", "actor_learner", places={"data": "before gather 0"}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a script did: its exit status, the hashes of its weights, and the report of run-audit."""
+
+    status: int
+    bits: tuple[str, ...]
+    report: Mapping[str, Any]
+    err: str
+
+
+def run(case: Case, folder: Path, audit: bool, late_rank: int = -1, place: str = "data") -> Ran:
+    """Run the script once. `late_rank` is late at that place in each step; -1: no rank."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = _command(case)
+    if audit:
+        command = [sys.executable, "-m", "timesyncd", "run-audit", "--out", str(folder / "audit"), "--", *command]
+    environ = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(JOBS),
+        "LATE_RANK": str(late_rank),
+        "LATE_MS": str(LATE_MS),
+        "LATE_PLACE": place,
+        "SCRIPT_FOLDER": str(folder),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environ | dict(case.environ)
+    )
+    report = folder / "audit" / "report.json"
+    found = json.loads(report.read_text()) if report.exists() else {}
+    return Ran(done.returncode, tuple(sorted(re.findall("^bits of .*", done.stdout, re.MULTILINE))), found, done.stderr)
+
+
+def _command(case: Case) -> list[str]:
+    script = str(JOBS / f"{case.script}.py")
+    if case.launcher == "alone":
+        return [sys.executable, script]
+    if case.launcher == "fork":
+        return [sys.executable, str(JOBS / "launch.py"), str(case.ranks), script]
+    restarts = ["--max-restarts=1"] if case.launcher == "elastic" else []
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", *restarts]
+    return [*torchrun, f"--nproc-per-node={case.ranks}", script]
+
+
+def difference(alone: Ran, audited: Ran) -> str:
+    """What run-audit changed of the script; empty: nothing."""
+    if alone.status != audited.status:
+        return f"exit status {alone.status} alone, {audited.status} under run-audit"
+    if alone.bits != audited.bits:
+        return f"weights {alone.bits} alone, {audited.bits} under run-audit"
+    return ""
+
+
+def named(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The stragglers of which the report is sure."""
+    return [each for each in report.get("stragglers", ()) if each["verdict"] == "straggler"]
+
+
+def judgement(case: Case, report: Mapping[str, Any], late_rank: int, place: str) -> str:
+    """`right`, `not named`, or what is wrong with what the report states of the rank that was late on purpose."""
+    found = named(report)
+    others = [each["rank"] for each in found if each["rank"] != late_rank]
+    if others:
+        return f"WRONG: names rank {others[0]} ({report['headline']})"
+    if not found:
+        return "not named" if case.places else "right: no rank named, as its ranks do not compare"
+    late_ms = found[0]["lateness_p50_ns"] / 1e6
+    expected = case.places.get(place)
+    if expected is not None and not re.fullmatch(expected, found[0]["place"]):
+        return f"WRONG place: {found[0]['place']!r}"
+    if expected is not None and not LATE_MS * 0.8 <= late_ms <= LATE_MS * 1.5:
+        return f"WRONG lateness: {late_ms:.1f} ms"
+    return "right"
