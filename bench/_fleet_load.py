@@ -1,6 +1,6 @@
 """
 A load as of many nodes on a broker, from one process: each node's state again and again, and its roll-up each minute; with `--jobs`, the
-marks of two ranks a job each 5 s. Commands come on standard input, a line each: `all HOLDOVER` has every node change its status at once,
+marks of two ranks a job each `--marks-every-s`. Commands come on standard input, a line each: `all HOLDOVER` has every node change its status at once,
 `next MOVED` from its next connection on, with which every node publishes its state at once; an empty line ends it. A node that MOVED is
 in another hall: that shows which of its states a hub knows.
 """
@@ -31,7 +31,7 @@ MOVED = "MOVED"
 OTHER = "OTHER"
 
 #: Steps and ranks of the jobs, whose users have 50 each.
-MARKS_A_TURN, MARKS_EVERY_S, USERS = 5, 5.0, 20
+MARKS_A_TURN, USERS = 5, 20
 
 #: How often the sender looks what is due.
 TICK_S = 0.02
@@ -124,9 +124,16 @@ class Load:
     """Publishes what is due; a state is made from its template, whose three numbers alone change."""
 
     def __init__(
-        self, port: int, nodes: int, every_s: float, rollups_every_s: float, jobs: int = 0, changing: bool = False
+        self,
+        port: int,
+        nodes: int,
+        every_s: float,
+        rollups_every_s: float,
+        jobs: int = 0,
+        changing: bool = False,
+        marks_every_s: float = 5.0,
     ) -> None:
-        self._changing = changing
+        self._changing, self._marks_every_s = changing, marks_every_s
         self._nodes, self._every_s, self._rollups_every_s, self._jobs = nodes, every_s, rollups_every_s, jobs
         self._reconnected = False
         self._next_status = self.status = "SYNCHRONIZED"
@@ -172,7 +179,7 @@ class Load:
             if self._reconnected and self._next_status != self.status:
                 self.status = self._next_status
                 self.send_all()
-            while marked < passed_s / MARKS_EVERY_S * self._jobs:
+            while marked < passed_s / self._marks_every_s * self._jobs:
                 job, turn = marked % self._jobs, marked // self._jobs
                 for rank in (0, 1):
                     self._send_marks(job, rank, turn)
@@ -216,10 +223,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--changing", action="store_true")
     parser.add_argument("--every-s", type=float, default=5.0)
+    parser.add_argument("--marks-every-s", type=float, default=5.0)
     parser.add_argument("--rollups-every-s", type=float, default=60.0)
     args = parser.parse_args()
     load, ended = (
-        Load(args.port, args.nodes, args.every_s, args.rollups_every_s, args.jobs, args.changing),
+        Load(args.port, args.nodes, args.every_s, args.rollups_every_s, args.jobs, args.changing, args.marks_every_s),
         threading.Event(),
     )
     sender = threading.Thread(target=load.run, args=(ended,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow, HubState, Stored
+from timesyncd.messages.fleet import CloudEvent, FleetShare, HistoryBatch, HistoryRow, HubState, Stored
 from timesyncd.messages.jobs import MarkBatch, PolicyRequest
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage, GrandmasterState, NodeState
 
@@ -92,6 +92,25 @@ def history(sequence: int = 1, node: str = "n1", incarnation: int = 1) -> Histor
 
 def stored(sequence: int = 1, of: str = "n1", node: str = "hub", incarnation: int = 1) -> Stored:
     return Stored(node=node, incarnation=incarnation, sequence=sequence, of=of, stream=1, stored_up_to=sequence, lost=0)
+
+
+def hub_share(node: str = "hub") -> FleetShare:
+    return FleetShare(
+        node=node,
+        incarnation=1,
+        sequence=1,
+        published_realtime_ns=1,
+        members=[node],
+        nodes=0,
+        nodes_live=0,
+        statuses={},
+        grandmasters={},
+        worst=[],
+        missing=[],
+        unknown=None,
+        holds_for_ns=1,
+        groups=[],
+    )
 
 
 def hub_state(node: str = "hub", incarnation: int = 1, sequence: int = 1) -> HubState:

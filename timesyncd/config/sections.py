@@ -277,10 +277,11 @@ class WebSettings(Section):
 class HubSettings(Section):
     """
     `[hub]`: this daemon aggregates step timings from all ranks. `nodes` are the expected nodes; signals cover the last
-    `window_steps` steps.
+    `window_steps` steps. `shared`: this hub owns a share of jobs and nodes, and other hubs with `shared` the rest.
     """
 
     nodes: list[Name] = []
+    shared: bool = False
     window_steps: Annotated[int, Field(ge=1, le=10_000)] = 100
 
 

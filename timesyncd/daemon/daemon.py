@@ -55,9 +55,9 @@ from timesyncd.model.leap import LeapTable, parse_leap_seconds
 from timesyncd.model.observation import Observation
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistoryConfirmer, HistorySender
-from timesyncd.mqtt.inbox import ReceivedMessage
+from timesyncd.mqtt.inbox import OtherState, ReceivedMessage
 from timesyncd.mqtt.tls import tls_context
-from timesyncd.mqtt.topics import HISTORY, HUB_SUBSCRIPTIONS, NODE_SUBSCRIPTIONS
+from timesyncd.mqtt.topics import HISTORY, HUB_SUBSCRIPTIONS, NODE_SUBSCRIPTIONS, SHARED_SUBSCRIPTIONS
 from timesyncd.sample import (
     AlarmEvent,
     ClockSample,
@@ -171,10 +171,18 @@ class Daemon:
             return
         await asyncio.to_thread(tls_context, config.mqtt)
         wanted = dict.fromkeys([*NODE_SUBSCRIPTIONS, *(HUB_SUBSCRIPTIONS if config.hub else ())])
+        if config.hub is not None and config.hub.shared:
+            wanted |= dict.fromkeys(SHARED_SUBSCRIPTIONS)
         if config.store is None:
             wanted.pop(HISTORY, None)
         link = self._parts.mqtt = MqttLink(
-            config.mqtt, node, incarnation, list(wanted), self._receive, compares_states=True
+            config.mqtt,
+            node,
+            incarnation,
+            list(wanted),
+            self._receive,
+            compares_states=True,
+            wants=self._hub_service.wants,
         )
         self._confirmer = HistoryConfirmer(self._view.numbers.next)
         if self._parts.store is not None:
@@ -503,6 +511,8 @@ class Daemon:
         match message:
             case RepeatedState():
                 self._publisher.receive_repeated(message, received_ns, received.payload)
+            case OtherState():
+                self._hub_service.accept_other(message.node, received.payload, received_ns, live)
             case MarkBatch():
                 self._hub_service.accept_marks(message, received_ns)
             case HistoryBatch():

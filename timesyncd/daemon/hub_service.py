@@ -11,14 +11,18 @@ from collections.abc import Collection, Mapping, Sequence
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
 from timesyncd.findings.catalogue import Judgement
-from timesyncd.findings.fleet import FleetFindings, Key
+from timesyncd.findings.fleet import FLEET, FleetFindings, Key
 from timesyncd.findings.followers import Follower, Followers
+from timesyncd.fleet import ownership
 from timesyncd.fleet.node_clock import AgedStatus, aged_statuses, bounded_ns
+from timesyncd.fleet.ownership import Ownership, share_key
 from timesyncd.fleet.registry import FleetOverview
 from timesyncd.hub.hub import STATE_EVERY_NS, Hub, HubOutput, Primary
+from timesyncd.hub.sharing import MAX_GAINED, Sharing
+from timesyncd.ipc.job_datagram import job_id
 from timesyncd.jobs.joining import JOB_ENDS_AFTER_NS
 from timesyncd.jobs.recording import RecordingMessage
-from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
+from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetShare, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 from timesyncd.messages.node import GrandmasterState, NodeState, RepeatedState, status_name
 from timesyncd.model.grandmaster import Invalidation
@@ -54,20 +58,43 @@ class HubService:
         self.is_hub = alone or settings is not None
         self.is_primary = alone
         self.hub = Hub(settings or HubSettings(), node, policies=policies)
+        self.released: list[str] = []
+        self._sharing = (
+            Sharing(node, self.hub.fleet) if settings is not None and settings.shared and not alone else None
+        )
+        self._ownership = self._sharing.ownership if self._sharing is not None else Ownership(node)
         self._alone = alone
         self._node = node
         self._started = started
         self._primary = Primary(node)
         self._followers = Followers()
         self._findings = FleetFindings(settings.nodes if settings is not None else (), node)
+        if self._sharing is not None:
+            self._findings.owns = lambda node: self._ownership.owns(self.hub.fleet.key(node))
         self._judged_ns: int | None = None
         self._judged: dict[Key, Judgement] = {}
-        self._published: tuple[bool, int] | None = None
+        self._published: tuple[tuple[bool, bool], int] | None = None
         self._clear_from_ns: dict[str, int] = {}
         self._refusal_logged_ns: int | None = None
 
+    def wants(self, channel: str, subject: str, payload: bytes) -> bool:
+        """Whether this hub has to decode a message: where hubs share the fleet, those of its share alone."""
+        return self._sharing is None or self._sharing.wants(channel, subject, payload)
+
+    def accept_other(self, node: str, json: bytes, received_boottime_ns: int, live: bool) -> None:
+        """The state of a node of another hub's share, undecoded."""
+        if self.hub.fleet.accept_other(node, json, received_boottime_ns, live):
+            self._forget_node(node)
+
+    def _forget_node(self, node: str) -> None:
+        self._followers.remove(node)
+        self._findings.forget(node)
+
     def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool, json: bytes | None = None) -> None:
         """`live` False: a broker's retained copy. `json`: the state as it was received."""
+        if self._sharing is not None and not self._ownership.owns(share_key(state.topology, state.node)):
+            self.accept_other(state.node, json or state.model_dump_json().encode(), received_boottime_ns, live)
+            return
         if not self.hub.accept_node(state, received_boottime_ns, live, json):
             return
         if not live:
@@ -88,11 +115,12 @@ class HubService:
         return False
 
     def accept_marks(self, batch: MarkBatch, received_boottime_ns: int) -> None:
-        self.hub.accept_marks(batch, received_boottime_ns)
+        if self._sharing is None or self._ownership.owns(job_id(batch.uid, batch.job, batch.attempt)):
+            self.hub.accept_marks(batch, received_boottime_ns)
 
     def accept_request(self, request: PolicyRequest, received_boottime_ns: int) -> None:
         """A user requests another policy for a job. Only the primary hub applies it."""
-        refusal = self.hub.request_policy(request) if self.is_primary else ""
+        refusal = self.hub.request_policy(request) if self.publishes_job(request.job_id) else ""
         logged_ns = self._refusal_logged_ns
         if refusal and (logged_ns is None or received_boottime_ns - logged_ns >= REFUSAL_LOGGED_EVERY_NS):
             self._refusal_logged_ns = received_boottime_ns
@@ -107,6 +135,15 @@ class HubService:
 
     def accept_hub(self, state: HubState, received_boottime_ns: int, live: bool) -> None:
         self._primary.accept(state, received_boottime_ns, live)
+        self._ownership.accept(state, received_boottime_ns, live)
+
+    def accept_share(self, share: FleetShare, received_boottime_ns: int) -> None:
+        if self._sharing is not None:
+            self._sharing.accept(share, received_boottime_ns)
+
+    def publishes_job(self, job: str) -> bool:
+        """Whether this hub publishes the job with this id: it is primary, or where hubs share, the job's owner."""
+        return self._ownership.claims(job) if self._sharing is not None else self.is_primary
 
     def accept_job(self, state: JobState, now: Moment, live: bool) -> bool:
         """
@@ -118,6 +155,10 @@ class HubService:
             if self.is_hub:
                 self._clear_from_ns[state.job_id] = now.boottime_ns + JOB_ENDS_AFTER_NS
             return False
+        if self._sharing is None:
+            self._ownership.observe(now.boottime_ns)
+        if (owner := self._ownership.owner(state.job_id)) is not None:
+            return state.node == owner != self._node
         primaries = [hub.node for hub in self._primary.alive(now.boottime_ns) if hub.primary]
         return not self.is_primary and state.node in (primaries[:1] or [state.node]) and state.node != self._node
 
@@ -128,13 +169,32 @@ class HubService:
 
     def advance(self, now: Moment, connected: bool) -> HubOutput:
         """One round, about once a second. Afterwards `is_primary` says whether the daemon publishes the output."""
-        if not self._alone and self.is_hub:
+        if self._sharing is not None:
+            self._share(self._sharing, now, connected)
+        elif not self._alone and self.is_hub:
             self.is_primary = self._primary.advance(now.boottime_ns, connected)
-        output = self.hub.advance(now.boottime_ns, now.realtime_ns, self.is_primary)
+        output = self.hub.advance(now.boottime_ns, now.realtime_ns, self.is_primary, self.publishes_job)
         self._clear_from_ns |= dict.fromkeys(output.ended, now.boottime_ns)
         for state in output.jobs:
             self._clear_from_ns.pop(state.job_id, None)
         return output
+
+    def _share(self, sharing: Sharing, now: Moment, connected: bool) -> None:
+        """Give up what other hubs own from now on, and take over what this one owns, so many nodes in a round."""
+        self.released = []
+        if self._ownership.advance(now.boottime_ns, connected):
+            self.released = self.hub.release(self._ownership.owns)
+            for node in self.hub.fleet.release():
+                self._forget_node(node)
+        self.is_primary = self._ownership.has_joined
+        gained = self.hub.fleet.gained(MAX_GAINED)
+        for state, other in gained:
+            self.accept_node(state, other.received_ns, other.live, other.payload)
+        sharing.set_gaining(len(gained) >= MAX_GAINED)
+
+    def share_if_due(self, now: Moment) -> FleetShare | None:
+        """This hub's part of the fleet's numbers; None: nothing is due, or the hubs do not share the fleet."""
+        return None if self._sharing is None else self._sharing.share_if_due(now)
 
     def jobs_to_clear(self, now: Moment) -> list[str]:
         """
@@ -142,10 +202,10 @@ class HubService:
         them for a while: the primary may die before it clears them.
         """
         due = {job_id: from_ns for job_id, from_ns in self._clear_from_ns.items() if from_ns <= now.boottime_ns}
-        cleared = list(due) if self.is_primary else []
-        for job_id, from_ns in due.items():
-            if self.is_primary or now.boottime_ns - from_ns >= JOB_ENDS_AFTER_NS:
-                del self._clear_from_ns[job_id]
+        cleared = [job for job in due if self.publishes_job(job)]
+        for job, from_ns in due.items():
+            if self.publishes_job(job) or now.boottime_ns - from_ns >= JOB_ENDS_AFTER_NS:
+                del self._clear_from_ns[job]
         return cleared
 
     def state_if_due(self, now: Moment) -> HubState | None:
@@ -155,15 +215,22 @@ class HubService:
         """
         if self._alone or not self.is_hub:
             return None
+        role = self.is_primary, self._shares
+        # Where hubs share, in every round: a round is about a second, so half of one early is on time.
+        every_ns = STATE_EVERY_NS if self._sharing is None else ownership.STATE_EVERY_NS // 2
         if self._published is not None:
-            was_primary, published_ns = self._published
-            if was_primary == self.is_primary and now.boottime_ns - published_ns < STATE_EVERY_NS:
+            former, published_ns = self._published
+            if former == role and now.boottime_ns - published_ns < every_ns:
                 return None
-        self._published = self.is_primary, now.boottime_ns
+        self._published = role, now.boottime_ns
         return self._state(now)
 
+    @property
+    def _shares(self) -> bool:
+        return self._sharing is not None and self._ownership.has_joined
+
     def _state(self, now: Moment) -> HubState:
-        return self.hub.state(now, self.is_primary, self._started.realtime_ns, self.url)
+        return self.hub.state(now, self.is_primary, self._started.realtime_ns, self.url, self._shares)
 
     def hubs(self, now: Moment) -> list[HubState]:
         """The hubs that are alive, by name; none where this daemon is alone."""
@@ -185,11 +252,24 @@ class HubService:
             self._judged = self._findings.judge(grandmasters, now.boottime_ns, now.realtime_ns) | of_jobs
             for node in self.hub.fleet.forget_silent(now.boottime_ns, EXPIRES_AFTER_NS):
                 self._followers.remove(node)
+        if self._sharing is not None:
+            return {key: judgement for key, judgement in self._judged.items() if self.publishes_finding(key)}
         return self._judged if self.is_primary else {}
+
+    def publishes_finding(self, key: Key) -> bool:
+        """
+        Whether this hub publishes a finding of the fleet, so that it is published once: where hubs share, the owner of
+        its subject does. Each hub reports the missing nodes of its own share.
+        """
+        if self._sharing is None:
+            return self.is_primary
+        return key[1] == FLEET or self._ownership.claims(self.hub.fleet.key(key[1]))
 
     # For the web API.
 
     def summary(self, now: Moment) -> FleetSummary:
+        if self._sharing is not None:
+            return self._sharing.summary(now)
         summary = self._summary(now)
         return FleetSummary(
             published_realtime_ns=now.realtime_ns,
@@ -211,13 +291,18 @@ class HubService:
         for status, error, clock in aged_statuses(self.hub.fleet.with_source(), now):
             entry = (clock.node, status_name(status), bounded_ns(error))
             places.setdefault(clock.topology, []).append(entry)
-        return FleetMap.model_validate({"published_realtime_ns": now.realtime_ns, "places": places})
+        others = [] if self._sharing is None else [hub for hub in self._ownership.members if hub != self._node]
+        fields = {"published_realtime_ns": now.realtime_ns, "incomplete": others, "places": places}
+        return FleetMap.model_validate(fields)
 
     def alignment(self, names: Sequence[str] | None, job_id: str | None, now: Moment) -> AlignmentState | None:
         """None: no such job runs."""
         if job_id is not None:
             return self.hub.alignment_state(job_id, now)
-        return self.hub.fleet.alignment_state(names, now)
+        state = self.hub.fleet.alignment_state(names, now)
+        if names is None and self._sharing is not None:
+            return state.model_copy(update=self._sharing.alignment(now).fields())
+        return state
 
     def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
         """Of a job that this hub joins; None: no such job runs."""

@@ -23,7 +23,7 @@ from timesyncd.findings.grandmaster import GrandmasterFindings, is_judged_elsewh
 from timesyncd.findings.leap import leap_findings
 from timesyncd.findings.node import state_findings
 from timesyncd.messages.events import CloudEvents, StateChanges
-from timesyncd.messages.fleet import CloudEvent, HubState
+from timesyncd.messages.fleet import CloudEvent, FleetShare, HubState
 from timesyncd.messages.jobs import JobState, PolicyRequest
 from timesyncd.messages.node import (
     AlarmEventMessage,
@@ -246,6 +246,8 @@ class Publisher:
                 self.add_note(message)
             case PolicyRequest() if live:
                 self._hub_service.accept_request(message, boottime_ns)
+            case FleetShare() if live:
+                self._hub_service.accept_share(message, boottime_ns)
             case HubState():
                 self._hub_service.accept_hub(message, boottime_ns, live)
                 if live:
@@ -334,8 +336,7 @@ class Publisher:
         )
         service = self._hub_service
         of_fleet = service.findings(snapshot.all_grandmasters, now) if service.is_hub else {}
-        if not service.is_primary:
-            self.retract(self._of_fleet)
+        self.retract(key for key in self._of_fleet if not service.publishes_finding(key))
         self._of_fleet = of_fleet.keys()
         holds |= without_duplicates(self._of_grandmasters, of_fleet)
         self._findings.expire(now.realtime_ns)
@@ -388,6 +389,10 @@ class Publisher:
             self._publish_own_job(state)
         for job_id in output.ended:
             self._own_jobs.pop(job_id, None)
+        for job_id in service.released:
+            self._own_jobs.pop(job_id, None)
+            if mqtt is not None:
+                mqtt.forget(JobState, job_id)
         for job_id in service.jobs_to_clear(now):
             if mqtt is not None:
                 mqtt.clear(JobState, job_id)
@@ -396,11 +401,13 @@ class Publisher:
                 mqtt.forget(JobState, job_id)
         if (hub_state := service.state_if_due(now)) is not None:
             self.publish_state("hub", hub_state)
+        if mqtt is not None and (share := service.share_if_due(now)) is not None:
+            mqtt.publish(share.model_copy(update=self._view.numbers.next()))
 
     def _publish_own_job(self, state: JobState) -> None:
-        is_primary = self._hub_service.is_primary
-        numbered = self._own_jobs[state.job_id] = self.publish_state("job", state, to_mqtt=is_primary)
-        if is_primary:
+        publishes = self._hub_service.publishes_job(state.job_id)
+        numbered = self._own_jobs[state.job_id] = self.publish_state("job", state, to_mqtt=publishes)
+        if publishes:
             self._publish_to_ranks(numbered)
 
     def _publish_to_ranks(self, state: JobState) -> None:

@@ -8,7 +8,7 @@ delays of a rack, a hall or a parent clock may change together: a link was rerou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, median_low
 
@@ -55,11 +55,15 @@ class _Lasting:
 
 
 class FleetFindings:
-    """`expected` are the nodes in hub.nodes; `own` is the hub's own node, whose state needs no broker."""
+    """
+    `expected` are the nodes in hub.nodes; `own` is the hub's own node, whose state needs no broker. `owns` tells the nodes
+    of this hub's share; None: all.
+    """
 
     def __init__(self, expected: Collection[str] = (), own: str = "") -> None:
         self._expected = frozenset(expected)
         self._own = own
+        self.owns: Callable[[str], bool] | None = None
         self._nodes: dict[str, NodeRecord] = {}
         self._silent_after_ns: dict[str, int] = {}
         self._lone_offsets = LoneOffsets()
@@ -78,6 +82,10 @@ class FleetFindings:
     def repeat(self, state: RepeatedState, received_boottime_ns: int) -> None:
         """The next state of a node, which differs from its last one in these numbers alone."""
         self._nodes[state.node].repeat(state.published_realtime_ns, received_boottime_ns)
+
+    def forget(self, node: str) -> None:
+        """Another hub judges this node from now on."""
+        self._nodes.pop(node, None)
 
     def __contains__(self, node: str) -> bool:
         """Whether the node has a live state."""
@@ -130,7 +138,8 @@ class FleetFindings:
         """The expected nodes that never reported, or stopped reporting, since this hub receives states."""
         if now_ns - self._receiving_since_ns <= SILENT_AFTER_NS:
             return {}
-        missing = sorted(name for name in self._expected if name != self._own and self._is_silent(name, now_ns))
+        expected = [name for name in self._expected if self.owns is None or self.owns(name)]
+        missing = sorted(name for name in expected if name != self._own and self._is_silent(name, now_ns))
         if not missing:
             return {}
         received = {name: node.received_ns for name, node in self._nodes.items() if name != self._own}
@@ -143,7 +152,7 @@ class FleetFindings:
         parts = [f"never reported: {names_text(never)}"] if never else []
         parts += [f"silent: {names_text(silent)}"] if silent else []
         all_silent = "; no node is reporting" if is_cut_off else ""
-        evidence = f"{len(missing)} of {len(self._expected)} expected nodes: {'; '.join(parts)}{all_silent}"
+        evidence = f"{len(missing)} of {len(expected)} expected nodes: {'; '.join(parts)}{all_silent}"
         return {(MISSING, FLEET): Judgement(evidence)}
 
     def _is_silent(self, name: str, now_ns: int) -> bool:

@@ -81,7 +81,7 @@ def alignment_and_reference(clocks: Sequence[NodeClock], now: Moment) -> tuple[A
     """The alignment, and the reference that decides."""
     if not clocks:
         return unknown_alignment("no node is reporting", StateReason.NO_NODE_REPORTS), GRANDMASTER
-    groups, lost, holds_for_ns = _grown(clocks, now)
+    groups, lost, holds_for_ns = grown_groups(clocks, now)
     if lost:
         return _unknown_of(lost[0], lost[0].why_unbounded(now)), GRANDMASTER
     if len(clocks) == 1:
@@ -112,7 +112,7 @@ class _Widest(NamedTuple):
     other: str
 
 
-class _Group:
+class Group:
     """
     The clocks behind one parent clock: the widest two against it, the widest one against the grandmaster and against
     UTC, and the largest growths of the same.
@@ -153,12 +153,12 @@ class _Group:
             self.utc_growth = utc_growth
 
 
-def _grown(clocks: Sequence[NodeClock], now: Moment) -> tuple[list[_Group], list[NodeClock], int]:
+def grown_groups(clocks: Sequence[NodeClock], now: Moment) -> tuple[list[Group], list[NodeClock], int]:
     """
     The clocks in their groups, with bounds as of now; the unknown clocks; and how long all others remain known without
     new states.
     """
-    groups: dict[str, _Group] = {}
+    groups: dict[str, Group] = {}
     lost: list[NodeClock] = []
     boottime_ns, offset_ns = now.boottime_ns, now.real_minus_boot_ns
     left_ns = MAX_PLAUSIBLE
@@ -183,13 +183,13 @@ def _grown(clocks: Sequence[NodeClock], now: Moment) -> tuple[list[_Group], list
         if group in groups:
             groups[group].add(clock, parent, growth, gm, gm_growth, utc, utc_growth)
         else:
-            groups[group] = _Group(clock, parent, growth, gm, gm_growth, utc, utc_growth)
+            groups[group] = Group(clock, parent, growth, gm, gm_growth, utc, utc_growth)
     return list(groups.values()), lost, left_ns
 
 
-def _widest(groups: Sequence[_Group]) -> Iterator[_Widest]:
+def _widest(groups: Sequence[Group]) -> Iterator[_Widest]:
     """The widest pair of each group: all nodes against UTC, then each grandmaster's, then each parent clock's."""
-    by_gm: dict[str, list[_Group]] = {}
+    by_gm: dict[str, list[Group]] = {}
     for group in groups:
         by_gm.setdefault(group.gm.gm_group, []).append(group)
     if len(by_gm) > 1:
@@ -203,7 +203,7 @@ def _widest(groups: Sequence[_Group]) -> Iterator[_Widest]:
             yield _Widest(PARENT, sum_ns, growth_ppb, group.parent, group.parent.node, group.parent_2.node)
 
 
-def _against_utc(by_gm: Iterable[list[_Group]]) -> _Widest:
+def _against_utc(by_gm: Iterable[list[Group]]) -> _Widest:
     """The widest of one grandmaster's nodes, and the widest of another's."""
     each_widest = (max(siblings, key=attrgetter("utc_ns")) for siblings in by_gm)
     one, other = nlargest(2, each_widest, key=attrgetter("utc_ns"))
@@ -211,7 +211,7 @@ def _against_utc(by_gm: Iterable[list[_Group]]) -> _Widest:
     return _Widest(UTC, one.utc_ns + other.utc_ns, sum(growths), one.utc, one.utc.node, other.utc.node)
 
 
-def _against_grandmaster(siblings: Sequence[_Group]) -> _Widest:
+def _against_grandmaster(siblings: Sequence[Group]) -> _Widest:
     """The widest behind one parent clock, and the widest behind another."""
     one, other = nlargest(2, siblings, key=attrgetter("gm_ns"))
     growths = nlargest(2, (group.gm_growth for group in siblings))

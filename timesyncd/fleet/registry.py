@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
+from itertools import islice
 from operator import itemgetter
 
 from timesyncd.bound import ClockStatus
@@ -13,6 +14,8 @@ from timesyncd.client.preflight_check import NEVER_REPORTED
 from timesyncd.clocks import Moment
 from timesyncd.fleet.alignment import Alignment, alignment, alignment_and_reference, unknown_alignment
 from timesyncd.fleet.node_clock import AgedStatus, NodeClock, aged_statuses, bounded_ns
+from timesyncd.fleet.ownership import share_key
+from timesyncd.fleet.undecoded import UndecodedState, UndecodedStates
 from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
 from timesyncd.messages.node import NodeState, RepeatedState, StateReason, Status, status_name
@@ -42,10 +45,16 @@ class Fleet:
     """
     The nodes by their newest states. `expected` are the configured ones. States are kept as JSON: ten thousand objects
     take 200 MB.
+
+    Where hubs share the fleet, `others` are the states of the nodes of other shares. Questions that name nodes are
+    answered of all nodes; all others count this hub's share alone, of which `owns` tells the expected nodes.
     """
 
     def __init__(self, expected: Collection[str] = ()) -> None:
-        self._expected = tuple(dict.fromkeys(expected))
+        self.others = UndecodedStates()
+        self.owns: Callable[[str], bool] | None = None
+        self._decoded: dict[str, tuple[UndecodedState, NodeClock | None]] = {}
+        self._all_expected = tuple(dict.fromkeys(expected))
         self._clocks: dict[str, NodeClock] = {}
         self._states: dict[str, bytes] = {}
         self._invalidations: dict[str, Invalidation] = {}
@@ -60,16 +69,81 @@ class Fleet:
         """The clocks of nodes with a clock source: a daemon that is a hub only has none."""
         return [clock for clock in self._clocks.values() if clock.has_source]
 
+    @property
+    def expected(self) -> Sequence[str]:
+        """The expected nodes of this hub's share."""
+        if self.owns is None:
+            return self._all_expected
+        return [node for node in self._all_expected if self.owns(self.key(node))]
+
+    def absent(self) -> list[str]:
+        """The expected nodes that never reported."""
+        return [node for node in self.expected if node not in self._clocks]
+
     def names(self) -> list[str]:
-        return sorted(self._clocks)
+        return sorted({*self._clocks, *(node for node, _ in self.others)})
+
+    def key(self, node: str) -> str:
+        """What the node belongs to, as last reported."""
+        if (clock := self._clocks.get(node)) is not None:
+            return share_key(clock.topology, node)
+        other = self.others.get(node)
+        return node if other is None else other.key
 
     def clock(self, node: str) -> NodeClock | None:
-        return self._clocks.get(node)
+        return self._clocks.get(node) or self._other_clock(node)
+
+    def _other_clock(self, node: str) -> NodeClock | None:
+        """Of a node of another share; it is decoded once."""
+        other = self.others.get(node)
+        if other is None:
+            return None
+        decoded = self._decoded.get(node)
+        if decoded is None or decoded[0] is not other:
+            state = other.decode(node)
+            clock = None if state is None else NodeClock.of(state, other.received_ns, other.live)
+            decoded = self._decoded[node] = other, clock
+        clock = decoded[1]
+        if clock is None:
+            return None
+        return clock.invalidated(self._invalidations.get(clock.grandmaster_identity or ""))
 
     def state(self, node: str) -> NodeState | None:
         """The state as received, parsed from JSON each time, which takes 0.1 ms."""
         kept = self._states.get(node)
-        return None if kept is None else NodeState.model_validate_json(kept)
+        if kept is not None:
+            return NodeState.model_validate_json(kept)
+        other = self.others.get(node)
+        return None if other is None else other.decode(node)
+
+    def release(self) -> list[str]:
+        """The nodes that this hub no longer owns become others. Returns their names."""
+        owns = self.owns or (lambda _key: True)
+        released = [node for node, clock in self._clocks.items() if not owns(share_key(clock.topology, node))]
+        for node in released:
+            clock = self._clocks[node]
+            self.accept_other(node, self._states[node], clock.received_boottime_ns, clock.live)
+        return released
+
+    def accept_other(self, node: str, json: bytes, received_boottime_ns: int, live: bool) -> bool:
+        """The state of a node of another share, undecoded. Whether the node was of this hub's share until now."""
+        self.others.put(node, json, received_boottime_ns, live)
+        was_ours = node in self._clocks
+        self.forget(node)
+        return was_ours
+
+    def gained(self, most: int) -> list[tuple[NodeState, UndecodedState]]:
+        """Up to so many of the others that this hub owns now; they are others no longer, and to be accepted."""
+        owns = self.owns or (lambda _key: True)
+        names = list(islice((node for node, other in self.others if owns(other.key)), most))
+        found = []
+        for node in names:
+            self._decoded.pop(node, None)
+            other = self.others.remove(node)
+            state = None if other is None else other.decode(node)
+            if other is not None and state is not None:
+                found.append((state, other))
+        return found
 
     def accept(self, state: NodeState, received_boottime_ns: int, live: bool, json: bytes | None = None) -> bool:
         """
@@ -79,6 +153,7 @@ class Fleet:
         known = self._clocks.get(state.node)
         if known is not None and not _replaces(state, received_boottime_ns, live, known):
             return False
+        self.others.remove(state.node)
         invalidation = self._invalidations.get(state.grandmaster_identity or "")
         self._clocks[state.node] = NodeClock.of(state, received_boottime_ns, live).invalidated(invalidation)
         self._states[state.node] = json or state.model_dump_json().encode()
@@ -106,7 +181,9 @@ class Fleet:
         Invalidations as old are removed, too, where no node follows that grandmaster.
         """
         gone = [c.node for c in self if now_ns - c.received_boottime_ns > after_ns and now_ns >= c.silent_at_ns]
-        left = sorted(set(gone).difference(self._expected))
+        left = sorted(set(gone).difference(self._all_expected))
+        self.others.forget_silent(now_ns, after_ns)
+        self._decoded = {node: each for node, each in self._decoded.items() if each[0] is self.others.get(node)}
         for node in left:
             self.forget(node)
         if any(now_ns - invalidation.before_ns > after_ns for invalidation in self._invalidations.values()):
@@ -162,7 +239,7 @@ class Fleet:
         """The nodes with a clock source, how many of them are reporting, and the expected nodes that are not."""
         clocks, from_ns = self.with_source(), now.boottime_ns
         live = sum([clock.live and from_ns < clock.aging[11] for clock in clocks])
-        return len(clocks), live, [node for node in self._expected if self._is_missing(node, now)]
+        return len(clocks), live, [node for node in self.expected if self._is_missing(node, now)]
 
     def overview(self, now: Moment) -> FleetOverview:
         known, live, missing = self.reporting(now)
@@ -187,12 +264,14 @@ class Fleet:
         """The clocks of these nodes, each once, and the nodes that never reported."""
         clocks = self._clocks
         if names is None:
-            return self.with_source(), [name for name in self._expected if name not in clocks]
-        wanted = dict.fromkeys(names)
-        return [clocks[name] for name in wanted if name in clocks], [name for name in wanted if name not in clocks]
+            return self.with_source(), self.absent()
+        wanted = {name: clocks.get(name) or self._other_clock(name) for name in dict.fromkeys(names)}
+        return [each for each in wanted.values() if each is not None], [
+            name for name, each in wanted.items() if each is None
+        ]
 
     def _unknown_without(self, node: str) -> Alignment:
-        expected = "expected (hub.nodes), but" if node in self._expected else "the node"
+        expected = "expected (hub.nodes), but" if node in self._all_expected else "the node"
         return unknown_alignment(f"{node}: {expected} {NEVER_REPORTED}", StateReason.NODE_NEVER_REPORTED)
 
 

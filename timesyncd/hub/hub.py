@@ -177,23 +177,44 @@ class Hub:
         if len(self._received_plans) > MAX_RECEIVED_PLANS:
             del self._received_plans[next(iter(self._received_plans))]
 
-    def advance(self, now_boottime_ns: int, now_realtime_ns: int, primary: bool = True) -> HubOutput:
+    def release(self, owns: Callable[[str], bool]) -> list[str]:
+        """Remove the jobs that another hub owns from now on. Returns their ids."""
+        released = self._jobs.release(owns)
+        for job_id in released:
+            received, planned = self._received_plans.get(job_id), self._planned.get(job_id)
+            if planned is not None and (received is None or planned.plan.version > received.version):
+                self._received_plans[job_id] = planned.plan
+            self._forget(job_id)
+        return released
+
+    def _forget(self, job_id: str) -> None:
+        self._planned.pop(job_id, None)
+        self._analyses.pop(job_id, None)
+        self._groups.forget(job_id)
+
+    def advance(
+        self,
+        now_boottime_ns: int,
+        now_realtime_ns: int,
+        primary: bool = True,
+        claims: Callable[[str], bool] = lambda _job_id: True,
+    ) -> HubOutput:
         """
         One round, about once a second: close the synchronizations that are due and compute every job. Only the
-        `primary` hub plans.
+        `primary` hub plans, and where hubs share the jobs, only those that it `claims`.
         """
         ended = self._jobs.advance(now_boottime_ns)
         for job in ended:
-            self._planned.pop(job.id, None)
             self._received_plans.pop(job.id, None)
-            self._analyses.pop(job.id, None)
-            self._groups.forget(job.id)
+            self._forget(job.id)
         now = Moment(realtime_ns=now_realtime_ns, boottime_ns=now_boottime_ns)
         if primary:
             self._phases.advance(self._jobs, {job.id: self._last_plan(job) for job in self._jobs}, now)
         self._marks_left = MAX_ANALYSED_MARKS
         analyses = ((job, self._analyse(job, now)) for job in self._jobs)
-        states = [self._state(job, cached, now, primary) for job, cached in analyses if cached is not None]
+        states = [
+            self._state(job, cached, now, primary and claims(job.id)) for job, cached in analyses if cached is not None
+        ]
         self._policies.end_round()
         return HubOutput(states, [job.id for job in ended])
 
@@ -216,7 +237,9 @@ class Hub:
             found = job_findings(job, suspicion) | found
         return found
 
-    def state(self, now: Moment, primary: bool, started_realtime_ns: int, url: str | None = None) -> HubState:
+    def state(
+        self, now: Moment, primary: bool, started_realtime_ns: int, url: str | None = None, shares: bool = False
+    ) -> HubState:
         """This hub's own state; the daemon numbers it when it sends it."""
         known, live, missing = self.fleet.reporting(now)
         return HubState(
@@ -229,9 +252,10 @@ class Hub:
             url=url,
             nodes_live=live,
             nodes_known=known,
-            nodes_expected=len(self._settings.nodes),
+            nodes_expected=len(self.fleet.expected),
             missing=missing,
-            jobs=sum(1 for _ in self._jobs),
+            jobs=len(self._jobs),
+            shares=shares,
         )
 
     def alignment_state(self, job_id: str, now: Moment) -> AlignmentState | None:

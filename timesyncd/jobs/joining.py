@@ -6,7 +6,7 @@ Pure: time is an argument.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -464,6 +464,13 @@ class Jobs:
         for job in ended:
             self._remove(job)
         return ended
+
+    def release(self, owns: Callable[[str], bool]) -> list[str]:
+        """Remove the jobs that this hub no longer owns: they did not end. Returns their ids."""
+        released = [job for job in self if not owns(job.id)]
+        for job in released:
+            self._remove(job)
+        return [job.id for job in released]
 
     def _remove(self, job: JobRun) -> None:
         del self._jobs[job.uid, job.name, job.attempt]

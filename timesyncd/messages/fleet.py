@@ -103,7 +103,7 @@ class HubState(Ordered):
     """
     A hub. The `primary` one publishes jobs, plans and the fleet's findings; the others compute the same and publish
     nothing. `url` is its page, null where other machines cannot reach it. `missing` are the expected nodes that sent no
-    state lately.
+    state lately. `shares`: the hub owns a share of jobs and nodes, publishes for that alone, and counts that alone.
     """
 
     published_realtime_ns: RealtimeNs
@@ -115,6 +115,7 @@ class HubState(Ordered):
     nodes_expected: Int64
     missing: list[str] = []
     jobs: Int64 = 0
+    shares: bool = False
 
 
 class NodeAlignment(Message):
@@ -147,10 +148,57 @@ class AlignmentState(Message):
     nodes: list[NodeAlignment]
 
 
+class ShareBound(Message):
+    """The widest clock of a group; `bound_ns` null: it has no bound, for `reason_code` and `reason`."""
+
+    node: str
+    bound_ns: Count64 | None
+    reason: str = ""
+    reason_code: ReasonCode = OK
+
+
+class ShareGroup(Message):
+    """
+    The clocks behind one parent clock (`group`), under one grandmaster (`gm_group`): the widest two against the parent
+    clock, the widest one against the grandmaster and against UTC, and the largest growths of the same, in ppb.
+    """
+
+    group: str
+    gm_group: str
+    parent: Annotated[list[ShareBound], Field(min_length=1, max_length=2)]
+    parent_growths: Annotated[list[Count64], Field(min_length=1, max_length=2)]
+    gm: ShareBound
+    gm_growth: Count64
+    utc: ShareBound
+    utc_growth: Count64
+
+
+class FleetShare(Ordered):
+    """
+    What the hub `node` counts of its share while `members` share the fleet: parts from which every hub computes the
+    numbers of the whole fleet. `unknown`: a node whose clock is unknown now. Without new states the others remain known
+    for `holds_for_ns`.
+    """
+
+    published_realtime_ns: RealtimeNs
+    members: Annotated[list[str], Field(min_length=1, max_length=256)]
+    nodes: Count64
+    nodes_live: Count64
+    statuses: dict[Status, Count64]
+    grandmasters: dict[str, Count64]
+    worst: Annotated[list[NodeAlignment], Field(max_length=100)]
+    missing: Annotated[list[str], Field(max_length=1_000)]
+    unknown: ShareBound | None
+    holds_for_ns: Count64
+    groups: Annotated[list[ShareGroup], Field(max_length=4_096)]
+    groups_left_out: Count64 = 0
+
+
 class FleetSummary(Message):
     """
     A fleet in few numbers, as of `published_realtime_ns`: nodes by main status and by the grandmaster that they follow
-    ("": none), and a few of the `worst`: first those without a bound, then the widest.
+    ("": none), and a few of the `worst`: first those without a bound, then the widest. `incomplete`: the hubs whose
+    shares are missing in it.
     """
 
     published_realtime_ns: RealtimeNs
@@ -158,13 +206,16 @@ class FleetSummary(Message):
     statuses: dict[Status, Int64]
     grandmasters: dict[str, Int64]
     worst: list[NodeAlignment]
+    incomplete: list[str] = []
 
 
 class FleetMap(Message):
     """
     The whole fleet in one small document, about 45 bytes a node. By place (a node's `topology`, "": none) its nodes as
-    [name, main status, main bound in ns], all aged to `published_realtime_ns`; null: no bound.
+    [name, main status, main bound in ns], all aged to `published_realtime_ns`; null: no bound. `incomplete`: the other
+    hubs that share the fleet, whose maps have the other nodes.
     """
 
     published_realtime_ns: RealtimeNs
+    incomplete: list[str] = []
     places: dict[str, list[tuple[str, Status, Count64 | None]]]

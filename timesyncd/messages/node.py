@@ -58,6 +58,7 @@ class StateReason(StrEnum):
     RANKS_MISSING = "ranks_missing"
     OTHER_BOOT_OF_RANK = "other_boot_of_rank"
     TOO_FAR_APART = "too_far_apart"
+    SHARE_UNAVAILABLE = "share_unavailable"
 
 
 OK = Reason.OK.code

@@ -27,7 +27,7 @@ from timesyncd.driver import backoff_s
 from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Availability, Message
 from timesyncd.mqtt.connection import PATIENCE_S, BrokerConnection, properties
-from timesyncd.mqtt.inbox import Inbox, ReceivedMessage
+from timesyncd.mqtt.inbox import Inbox, ReceivedMessage, decode_all
 from timesyncd.mqtt.outbox import Outbox, OutgoingMessage
 from timesyncd.mqtt.packets import PublishPacket
 from timesyncd.mqtt.tls import tls_context
@@ -95,7 +95,8 @@ class MqttLink:
     `on_message`.
 
     `publish`, `clear` and `forget` change the outbox: they neither block nor raise. Call them in the event loop's
-    thread. `failed` counts the messages for which `on_message` raised. `compares_states`: see Inbox.
+    thread. `failed` counts the messages for which `on_message` raised. `compares_states` and
+    `wants`: see Inbox.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class MqttLink:
         channels: Sequence[MqttChannel],
         on_message: Callable[[ReceivedMessage], None],
         compares_states: bool = False,
+        wants: Callable[[str, str, bytes], bool] = decode_all,
     ) -> None:
         self.connected = False
         self.published = 0
@@ -116,7 +118,7 @@ class MqttLink:
         self._channels = channels
         self._on_message = on_message
         self._clocks = SystemClocks()
-        self._inbox = Inbox(settings.topic_prefix, node, compares_states)
+        self._inbox = Inbox(settings.topic_prefix, node, compares_states, wants)
         self._outbox = Outbox(node)
         self._ready = asyncio.Event()
         self._urgent = asyncio.Event()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -20,7 +21,15 @@ from timesyncd.ipc.wire_types import MAX_AGE_NS
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import Message, NodeState, Ordered, RepeatedState
-from timesyncd.mqtt.topics import MAX_QUOTED_CHARS, NODE_STATE, MqttChannel, decode, parse_topic, publisher_of
+from timesyncd.mqtt.topics import (
+    MAX_MESSAGE_BYTES,
+    MAX_QUOTED_CHARS,
+    NODE_STATE,
+    MqttChannel,
+    decode,
+    parse_topic,
+    publisher_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +189,17 @@ class NewestMessages:
                 del self._last[key]
 
 
+class OtherState(NamedTuple):
+    """The state of a node of another hub's share, which was not decoded."""
+
+    node: str
+
+
+def decode_all(_channel: str, _subject: str, _payload: bytes) -> bool:
+    """Wants every message: no other hub has a share."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
     """
@@ -191,7 +211,7 @@ class ReceivedMessage:
 
     channel: MqttChannel
     subject: str
-    message: Message | RepeatedState
+    message: Message | RepeatedState | OtherState
     retained: bool
     received_boottime_ns: int
     payload: bytes
@@ -204,9 +224,18 @@ class Inbox:
 
     It ignores messages of this daemon's own `node`, except job states: they contain the plans from before this start.
     With `compares_states` a live state of a node that repeats its last one is a RepeatedState, and is not decoded.
+    `wants`: which messages are decoded, by channel, subject and payload. Of the others a node's state is an OtherState,
+    and the rest is ignored.
     """
 
-    def __init__(self, prefix: str, node: str, compares_states: bool = False) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        node: str,
+        compares_states: bool = False,
+        wants: Callable[[str, str, bytes], bool] = decode_all,
+    ) -> None:
+        self._wants = wants
         self.rejected = 0
         self.outdated = 0
         self._prefix = prefix
@@ -222,6 +251,8 @@ class Inbox:
             if not payload:
                 self._newest.forget(channel.name, subject)
                 return None
+            if len(payload) <= MAX_MESSAGE_BYTES and not self._wants(channel.name, subject, payload):
+                return self._other(channel, subject, payload, retained, now_ns)
             if self._compares_states and channel is NODE_STATE and not retained and subject != self._node:
                 repeated = self._newest.repeated(channel.name, subject, payload, now_ns)
                 if repeated is not None:
@@ -244,6 +275,13 @@ class Inbox:
         if self._compares_states and isinstance(message, NodeState) and not retained:
             self._newest.keep(channel.name, message, payload)
         return ReceivedMessage(channel, subject, message, retained, now_ns, payload)
+
+    def _other(
+        self, channel: MqttChannel, subject: str, payload: bytes, retained: bool, now_ns: int
+    ) -> ReceivedMessage | None:
+        if channel is not NODE_STATE or subject == self._node:
+            return None
+        return ReceivedMessage(channel, subject, OtherState(subject), retained, now_ns, payload)
 
     def reconnected(self, now_ns: int) -> None:
         """Allows one warning per topic again, and does not count the time without a connection as silence."""

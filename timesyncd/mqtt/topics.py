@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from timesyncd.config import Name, validation_text
 from timesyncd.errors import Malformed
 from timesyncd.messages.decoding import FastDecoder
-from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HubState, Stored
+from timesyncd.messages.fleet import CloudEvent, FleetShare, HistoryBatch, HubState, Stored
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 from timesyncd.messages.node import (
     Availability,
@@ -159,6 +159,17 @@ STORED = MqttChannel(
 HUB_STATE = MqttChannel(
     "hub_state", "hub", "state", HubState, "A hub, and whether it is the primary one.", "node", expiry_s=DAY_S
 )
+#: Expiry: a share that is older counts as missing.
+HUB_SHARE = MqttChannel(
+    "hub_share",
+    "hub",
+    "share",
+    FleetShare,
+    "What a hub counts of its share, where hubs share the fleet; for the other hubs.",
+    "node",
+    retained=False,
+    expiry_s=5,
+)
 #: Expiry: the command that sent it gives up by then, and a later change of policy would be unexpected.
 POLICY_REQUEST = MqttChannel(
     "policy_request",
@@ -191,6 +202,7 @@ CHANNELS = (
     NODE_STATE,
     GRANDMASTER_STATE,
     HUB_STATE,
+    HUB_SHARE,
     JOB_STATE,
     STORED,
     POLICY_REQUEST,
@@ -201,6 +213,8 @@ CHANNELS = (
 #: Without availability: a node counts as silent after missed states, so restarting a daemon does not count as a lost
 #: clock.
 HUB_SUBSCRIPTIONS = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, POLICY_REQUEST, NOTE, HISTORY, MARKS)
+#: Besides, where hubs share the fleet.
+SHARED_SUBSCRIPTIONS = (HUB_SHARE,)
 NODE_SUBSCRIPTIONS = (GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED)
 
 #: The messages that come by thousands.

@@ -6,7 +6,7 @@ import json
 import logging
 
 import pytest
-from wire import cloud_event, grandmaster, history, hub_state, marks, node_state, policy_request, stored
+from wire import cloud_event, grandmaster, history, hub_share, hub_state, marks, node_state, policy_request, stored
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import TOPIC_PREFIX
@@ -63,6 +63,7 @@ def test_a_foreign_topic_is_refused(topic: str) -> None:
         history(),
         stored(),
         hub_state(),
+        hub_share(),
         policy_request(),
     ],
     ids=lambda m: type(m).__name__,
