@@ -69,7 +69,10 @@ async def status(http: aiohttp.ClientSession, path: str, headers: dict[str, str]
         return answer.status
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=[route.path for route in ROUTES])
+READ_ROUTES = [route for route in ROUTES if route.method == "GET"]
+
+
+@pytest.mark.parametrize("route", READ_ROUTES, ids=[route.path for route in READ_ROUTES])
 async def test_every_route_asks_for_its_role(http: aiohttp.ClientSession, route: Route) -> None:
     """Without credentials and with a lower role a request is rejected; the least role and higher ones succeed."""
     path = asked(route.path)
@@ -81,13 +84,16 @@ async def test_every_route_asks_for_its_role(http: aiohttp.ClientSession, route:
 
 
 async def test_the_least_roles_are_these() -> None:
-    """The routes for a job's prolog, for an administrator, and without credentials; all others require a reader."""
-    by_role = {role: {route.path for route in ROUTES if route.role == role} for role in (None, "job", "admin")}
+    """Routes for a job's prolog, a writer, an administrator, and without credentials; all others require a reader."""
+    roles = (None, "job", "writer", "admin")
+    by_role = {role: {route.path for route in ROUTES if route.role == role} for role in roles}
 
     assert by_role[None] == {"/healthz"}
     assert by_role["admin"] == {"/api/v1/config"}
+    assert by_role["writer"] == {route.path for route in ROUTES if route.method == "POST"} == {"/api/v1/notes"}
     assert by_role["job"] == {
-        f"/api/v1/{what}" for what in ("node", "nodes/{name}", "jobs/{id}", "jobs/{id}/window", "alignment", "hubs")
+        f"/api/v1/{what}"
+        for what in ("build", "node", "nodes/{name}", "jobs/{id}", "jobs/{id}/window", "alignment", "hubs")
     }
 
 
@@ -302,7 +308,7 @@ async def test_a_real_browser_with_a_job_s_token_gets_the_reason(server: WebServ
         await page.evaluate("document.querySelector('button').click()")
         await page.until("node-name", "trainer-01")
 
-    assert text.endswith("the page requires the role reader or admin")
+    assert text.endswith("the page requires the role reader, writer or admin")
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ ALONE = ("now", "policy", "preflight", "replay", "merge-traces")
 EXTRA = {
     "profile-from-mib": ("the mib extra", "daemon,mib"),
     "audit": ("the audit extra", "audit"),
+    "top": ("the tui extra", "tui"),
     "run-audit": ("the audit extra", "audit"),
     "demo": (r"the package \w+", "daemon,demo"),
     "simulate": (r"the package \w+", "daemon,demo"),

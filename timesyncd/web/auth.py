@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import html
 import logging
+import re
 import secrets
 import time
 from collections import OrderedDict
@@ -22,7 +23,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.resources import files
 from ipaddress import IPv6Address, ip_address, ip_network
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from aiohttp import web
 
@@ -319,11 +320,37 @@ def _credentials(request: web.Request) -> Credentials:
 
 
 def _denial_response(request: web.Request, access: Access, denial: Denial) -> web.Response:
-    """A browser that requests the page is redirected to the log-in page."""
-    if access.has_tokens and request.path == "/" and "text/html" in request.headers.get("Accept", ""):
-        return web.Response(status=303, headers={"Location": "login"})
+    """A browser that requests a view of the page is redirected to the log-in page, which leads back to that view."""
+    if access.has_tokens and is_page_view(request.path) and "text/html" in request.headers.get("Accept", ""):
+        return web.Response(status=303, headers={"Location": login_location(request.path_qs)})
     challenge = {"WWW-Authenticate": "Bearer"} if denial.status == 401 else {}
     return error_response(denial.status, denial.text, challenge | retry_after_header(denial))
+
+
+#: The views of the page that have a URL of their own.
+_PAGE_VIEW = re.compile(r"/(|fleet|timeline|(node|grandmaster|job)/[^/]{1,255})", re.ASCII)
+
+#: The path and query of a view, relative to the log-in page: neither another server nor a place outside the views.
+_NEXT = re.compile(
+    r"(fleet|timeline|(node|grandmaster|job)/[A-Za-z0-9._~%-]{1,255})?(\?[A-Za-z0-9._~%&=:,+-]{0,1000})?", re.ASCII
+)
+
+
+def is_page_view(path: str) -> bool:
+    return _PAGE_VIEW.fullmatch(path) is not None
+
+
+def login_location(path_qs: str) -> str:
+    """The log-in page, relative to this view, with the view to return to; a proxy may serve all of it below a prefix."""
+    view = path_qs.removeprefix("/")
+    up = "../" * view.partition("?")[0].count("/")
+    query = f"?{urlencode({'next': view})}" if view and _NEXT.fullmatch(view) else ""
+    return f"{up}login{query}"
+
+
+def safe_next(text: str) -> str:
+    """The view to return to, "" where the text is none: it may be from anywhere."""
+    return text if _NEXT.fullmatch(text) else ""
 
 
 MAX_FORM_BYTES = 4_096
@@ -339,8 +366,8 @@ def add_login(app: web.Application) -> None:
     app.router.add_post("/logout", _log_out)
 
 
-async def _form(_request: web.Request) -> web.Response:
-    return _page(200, "")
+async def _form(request: web.Request) -> web.Response:
+    return _page(200, "", safe_next(request.query.get("next", "")))
 
 
 async def _log_in(request: web.Request) -> web.Response:
@@ -349,19 +376,21 @@ async def _log_in(request: web.Request) -> web.Response:
     access = request.app[ACCESS]
     try:
         async with asyncio.timeout(FORM_TIMEOUT_S):
-            secret = _parse_token(await request.read())
+            form = _parse_form(await request.read())
     except TimeoutError:
         return error_response(408, f"the form did not arrive within {FORM_TIMEOUT_S:g} s")
+    secret, next = form.get("token", "").strip(), safe_next(form.get("next", ""))
     decision = access.authorize_secret(secret, request.remote or "", time.monotonic_ns())
     if isinstance(decision, Denial):
-        return _page(decision.status, decision.text, retry_after_header(decision))
+        return _page(decision.status, decision.text, next, retry_after_header(decision))
     if not decision.covers("reader"):
         return _page(
             403,
             f"the token {decision.name} has the role {decision.role}; the page requires the role reader, writer or admin",
+            next,
         )
     session = access.sessions.open(decision, time.monotonic_ns())
-    response = web.Response(status=303, headers={"Location": "./"})
+    response = web.Response(status=303, headers={"Location": f"./{next}"})
     response.set_cookie(
         SESSION_COOKIE,
         session,
@@ -383,11 +412,11 @@ async def _log_out(request: web.Request) -> web.Response:
     return response
 
 
-def _parse_token(form: bytes) -> str:
+def _parse_form(form: bytes) -> dict[str, str]:
     try:
-        return dict(parse_qsl(form.decode("utf-8", "replace"), max_num_fields=2)).get("token", "").strip()
+        return dict(parse_qsl(form.decode("utf-8", "replace"), max_num_fields=2))
     except ValueError:
-        return ""
+        return {}
 
 
 def cross_site_refusal(request: web.Request) -> web.Response | None:
@@ -401,6 +430,6 @@ def cross_site_refusal(request: web.Request) -> web.Response | None:
     return error_response(403, "the form was sent from another site")
 
 
-def _page(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
-    body = _PAGE.replace("{error}", html.escape(text))
+def _page(status: int, text: str, next: str = "", headers: dict[str, str] | None = None) -> web.Response:
+    body = _PAGE.replace("{error}", html.escape(text)).replace("{next}", html.escape(next))
     return web.Response(status=status, text=body, content_type="text/html", headers=headers)

@@ -256,7 +256,7 @@ ROUTES = (
     Route(
         "/api/v1/jobs/{id}/lateness",
         "Each rank's lateness in a job's newest steps, as one compact matrix.",
-        "job",
+        "reader",
         lateness,
         Document(LatenessMatrix),
         StepsQuery,
