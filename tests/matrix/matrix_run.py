@@ -93,16 +93,15 @@ def main() -> int:
     try:
         check_needs()
         chroots = made(default_cache())
-        for chroot in chroots:
-            if has(chroot, TIMESYNCD):
-                install(chroot)
+        with tempfile.TemporaryDirectory(prefix="matrix-wheel-") as folder:
+            wheel = built_wheel(Path(folder))
+            for chroot in chroots:
+                if has(chroot, TIMESYNCD):
+                    install(chroot, wheel)
     except NeedNotMet as error:
         print(f"matrix: {error}", file=sys.stderr)
         return 2
     rows = measured(chroots)
-    for row in rows:
-        if row.failed:
-            print(f"\n== {row.name}\n{row.output}")
     for program in (LINUXPTP, CHRONY, TIMESYNCD):
         print("\n" + table([row for row in rows if row.program is program]))
     failed = [f"{row.name}: {each}" for row in rows for each in row.failed]
@@ -115,14 +114,15 @@ def main() -> int:
 def measured(chroots: Sequence[Chroot]) -> list[Row]:
     """
     The programs that mostly wait first and all at once; then timesyncd itself, whose unit tests compute, so a row for
-    two cores. Prints each row's summary as pytest does, at the begin of a line.
+    two cores. Prints each row's summary as pytest does, at the begin of a line; of a row that failed, all that pytest printed.
     """
     rows: list[Row] = []
     for programs, at_once in (((LINUXPTP, CHRONY), len(chroots) * 2), ((TIMESYNCD,), (os.cpu_count() or 1) // 2)):
         batch = [Row(program, chroot) for program in programs for chroot in chroots if has(chroot, program)]
         with ThreadPoolExecutor(max(1, at_once)) as pool:
             for row in pool.map(measure, batch):
-                print(f"matrix: {row.name}\n{(row.output.strip().splitlines() or row.failed)[-1]}", flush=True)
+                text = row.output.strip() or row.failed[-1]
+                print(f"matrix: {row.name}\n{text if row.failed else text.splitlines()[-1]}", flush=True)
         rows += batch
     return rows
 
@@ -192,21 +192,19 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def install(chroot: Chroot) -> None:
+def install(chroot: Chroot, wheel: Path) -> None:
     """timesyncd as a user installs it, and what its tests need, into /opt of the chroot. Raises NeedNotMet."""
     version = ".".join(chroot.upstream("python3").split(".")[:2])
     packages = chroot.folder / "opt/packages"
     stamp, wanted = packages / "stamp", f"{version} {EXTRAS} {FOR_TESTS} {(PROJECT / 'pyproject.toml').read_text()}"
-    with tempfile.TemporaryDirectory(prefix="matrix-wheel-") as folder:
-        wheel = built_wheel(Path(folder))
-        if not stamp.exists() or stamp.read_text() != wanted:
-            shutil.rmtree(packages, ignore_errors=True)
-            requirement = f"{wheel}[{','.join(EXTRAS)}]"
-            run(*pip_install(version, packages), requirement, *FOR_TESTS)
-            stamp.write_text(wanted)
-        own = chroot.folder / "opt/timesyncd"
-        shutil.rmtree(own, ignore_errors=True)
-        run(*pip_install(version, own), "--no-deps", wheel)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(packages, ignore_errors=True)
+        requirement = f"{wheel}[{','.join(EXTRAS)}]"
+        run(*pip_install(version, packages), requirement, *FOR_TESTS)
+        stamp.write_text(wanted)
+    own = chroot.folder / "opt/timesyncd"
+    shutil.rmtree(own, ignore_errors=True)
+    run(*pip_install(version, own), "--no-deps", wheel)
 
 
 def pip_install(version: str, target: Path) -> list[str | Path]:
