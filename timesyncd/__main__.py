@@ -14,7 +14,18 @@ from timesyncd.cli._parser import Program
 from timesyncd.errors import ConfigError, TimesyncdError
 
 GROUPS = {
-    "See how the clocks are": ("status", "top", "explain", "now", "wait", "history", "export", "postmortem", "doctor"),
+    "See how the clocks are": (
+        "status",
+        "top",
+        "explain",
+        "now",
+        "wait",
+        "history",
+        "stability",
+        "export",
+        "postmortem",
+        "doctor",
+    ),
     "Make a training job faster": ("run-audit", "audit", "preflight", "policy", "merge-traces"),
     "Run the daemon": ("run", "check-config", "drivers", "broker-config", "store"),
     "Work with a grandmaster": ("probe", "record", "profile-from-mib"),

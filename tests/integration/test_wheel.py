@@ -32,6 +32,7 @@ ARGUMENTS = {
     "record": ["192.0.2.1", "/nonexistent"],
     "profile-from-mib": ["/nonexistent"],
     "export": ["ptp", "--store", "/nonexistent", "-o", "/nonexistent/x"],
+    "stability": ["ptp", "--store", "/nonexistent"],
     "store": ["backup", "/nonexistent/x", "--store", "/nonexistent"],
     "audit": ["--record", "/nonexistent"],
     "broker-config": ["n1", "--out", "/nonexistent"],

@@ -1,7 +1,7 @@
 """
 The masks of ITU-T for clocks and networks as data, and their comparison with a measurement.
 
-A figure is here only where two public sources agree on it. `Mask.unknown` names what is missing, with the reason.
+A figure is here only where two public sources agree on it. `Mask.unknown` names the others.
 The editions compared are G.8272 (07/2025), G.8273.2 (2023) Amd. 2 (11/2025) and G.8271.1 (2022) Amd. 3 (05/2025).
 """
 
@@ -29,6 +29,8 @@ class MaskOutcome(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     NOT_ENOUGH_DATA = "not enough data"
+    #: Of a mask: no known limit fails, and the standard has one that is not known here.
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,20 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """A named set of limits; `unknown` states which limits of the standard are not among them, and why."""
+    """
+    A named set of limits.
+
+    `unknown` states which limits of the standard are not among them, and why: so the mask cannot be passed. `open` states which
+    the standard itself leaves for further study.
+    """
 
     name: str
     limits: tuple[Limit, ...]
     unknown: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
 
 
-_ONE_SOURCE = "only one public source states it"
+_ONE_SOURCE = "unknown: only one public source states it"
 _FURTHER_STUDY = "for further study in the standard"
 
 
@@ -125,7 +133,7 @@ def _boundary_clock(
     )
     name = f"G.8273.2 class {letter}"
     if high_ns is None:
-        return Mask(name, limits, ("dTE_H: public sources disagree (none, or 30 ns)",))
+        return Mask(name, limits, ("dTE_H: unknown: public sources disagree (none, or 30 ns)",))
     return Mask(name, (*limits, Limit(Quantity.RANGE_HIGH, "G.8273.2, Table 7-7", high_ns)))
 
 
@@ -137,7 +145,7 @@ CLASS_C = _boundary_clock("C", 30, 10, 10, 2, None)
 CLASS_D = Mask(
     "G.8273.2 class D",
     (Limit(Quantity.MAX_TE_LOW, "G.8273.2, Table 7-2", 5),),
-    (f"max|TE|, cTE, dTE_L and dTE_H: {_FURTHER_STUDY}",),
+    open=(f"max|TE|, cTE, dTE_L and dTE_H: {_FURTHER_STUDY}",),
 )
 
 #: G.8271.1, 7.3.1: deployment case 1, class 4 applications. Sources of 1,100 ns: Calnex's one-page summary of G.8271.1 (page
@@ -145,7 +153,8 @@ CLASS_D = Mask(
 POINT_C = Mask(
     "G.8271.1 point C",
     (Limit(Quantity.MAX_TE_LOW, "G.8271.1, 7.3.1", 1_100),),
-    (f"dTE_L MTIE (Table 7-1) and dTE_H: {_ONE_SOURCE}", f"dTE_L TDEV: {_FURTHER_STUDY}"),
+    unknown=(f"dTE_L MTIE (Table 7-1) and dTE_H: {_ONE_SOURCE}",),
+    open=(f"dTE_L TDEV: {_FURTHER_STUDY}",),
 )
 
 MASKS = (PRTC_A, PRTC_B, CLASS_A, CLASS_B, CLASS_C, CLASS_D, POINT_C)
@@ -195,12 +204,15 @@ class LimitVerdict:
 
 @dataclass(frozen=True, slots=True)
 class MaskVerdict:
-    """`outcome` is a fail if any limit fails, and a pass only if all pass. `unknown`: limits that were not compared, and why."""
+    """
+    `outcome` is a fail if any limit fails, and a pass only if all pass and none is unknown. `not_compared`: limits without a
+    figure, and why.
+    """
 
     mask: str
     outcome: MaskOutcome
     limits: tuple[LimitVerdict, ...]
-    unknown: tuple[str, ...]
+    not_compared: tuple[str, ...]
 
 
 #: A 1PPS measurement, by which the masks of clocks are defined, has a sample a second; a mask needs intervals that short.
@@ -214,9 +226,10 @@ def judge(mask: Mask, measured: MaskInput) -> MaskVerdict:
     verdicts = tuple(
         _judge_curve(limit, measured) if limit.segments else _judge_flat(limit, measured) for limit in mask.limits
     )
-    outcomes = {verdict.outcome for verdict in verdicts}
-    worst = next(each for each in (MaskOutcome.FAIL, MaskOutcome.NOT_ENOUGH_DATA, MaskOutcome.PASS) if each in outcomes)
-    return MaskVerdict(mask.name, worst, verdicts, mask.unknown)
+    outcomes = {verdict.outcome for verdict in verdicts} | ({MaskOutcome.UNKNOWN} if mask.unknown else set())
+    order = (MaskOutcome.FAIL, MaskOutcome.NOT_ENOUGH_DATA, MaskOutcome.UNKNOWN, MaskOutcome.PASS)
+    worst = next(each for each in order if each in outcomes)
+    return MaskVerdict(mask.name, worst, verdicts, mask.unknown + mask.open)
 
 
 def _judge_flat(limit: Limit, measured: MaskInput) -> LimitVerdict:

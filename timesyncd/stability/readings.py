@@ -76,17 +76,22 @@ class PairCounts:
     reference_unknown: int = 0
     references_differ: int = 0
 
-    def problem(self) -> str | None:
-        """Why nothing was compared; None where something was."""
-        if self.compared:
-            return None
+    def _reasons(self) -> str:
         reasons = (
             (self.references_differ, "the nodes followed different references at {} of the equal times"),
             (self.reference_unknown, "the reference of a node is unknown at {} of the equal times"),
             (self.unmatched, "{} readings of the first node have none of the second within half a sampling interval"),
         )
-        found = [text.format(number) for number, text in reasons if number]
-        return "; ".join(found) or "a node has no reading in this span"
+        return "; ".join(text.format(number) for number, text in reasons if number)
+
+    def problem(self) -> str | None:
+        """Why nothing was compared; None where something was."""
+        return None if self.compared else self._reasons() or "a node has no reading in this span"
+
+    def left_out(self) -> str:
+        """What was not compared, and why, as a sentence; empty where all was."""
+        reasons = self._reasons()
+        return f"Not compared: {reasons}." if self.compared and reasons else ""
 
 
 @dataclass(slots=True)

@@ -55,7 +55,17 @@ def test_what_the_standard_or_the_sources_leave_open_is_no_limit() -> None:
     assert [each.quantity for each in CLASS_D.limits] == [Quantity.MAX_TE_LOW]
     assert [each.quantity for each in POINT_C.limits] == [Quantity.MAX_TE_LOW]
     assert Quantity.RANGE_HIGH not in [each.quantity for each in CLASS_C.limits]
-    assert CLASS_C.unknown and "further study" in CLASS_D.unknown[0] and "one public source" in POINT_C.unknown[0]
+    assert "disagree" in CLASS_C.unknown[0]
+    assert "further study" in CLASS_D.open[0]
+    assert "one public source" in POINT_C.unknown[0]
+
+
+def test_a_limit_whose_figure_is_unknown_makes_a_pass_unknown() -> None:
+    """Reference point C has an MTIE that is unknown here, so it is never passed; what class D leaves for further study is no limit."""
+    measured = MaskInput({Quantity.MAX_TE_LOW: 4.0}, {}, 5_000, {})
+    assert judge(POINT_C, measured).outcome is MaskOutcome.UNKNOWN
+    assert judge(CLASS_D, measured).outcome is MaskOutcome.PASS
+    assert judge(POINT_C, MaskInput({Quantity.MAX_TE_LOW: 1_101.0}, {}, 5_000, {})).outcome is MaskOutcome.FAIL
 
 
 CURVE = Mask("curve", (Limit(Quantity.MTIE, "a table", segments=(Segment(0, 100, 10), Segment(100, 1_000, 0, 0.1))),))

@@ -1,0 +1,166 @@
+"""Show MTIE, TDEV, ADEV, constant and dynamic time error of a clock, and compare them with the masks of ITU-T."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timesyncd.cli._common import (
+    add_config_argument,
+    audit_extra_is_missing,
+    report_damaged,
+    store_place,
+)
+from timesyncd.stability.readings import Pair, sampling_interval_ns
+from timesyncd.stability.report import StabilityReport, stability_of
+from timesyncd.units import span_ns
+
+if TYPE_CHECKING:
+    from timesyncd.store.engine import StoreLocation
+
+EXAMPLES = (
+    "timesyncd stability ptp --since 1d --plot ptp.svg",
+    "timesyncd stability ptp --since 6h --against n2.sqlite --json",
+)
+
+#: From how many readings of the first node the sampling interval is estimated.
+_FIRST_READINGS = 1_001
+_PLOTS = (".pdf", ".png", ".svg")
+
+#: One line each, below the title of the output.
+NOTES = {
+    "offset": "A measured offset is what the servo reports against its reference, not the truth: no asymmetry of the path is in it.",
+    "channel": "A time error is what the grandmaster measures of this channel against its own reference, not the truth.",
+    "pair": "The difference of two measured offsets is what the servos report, not the truth: no asymmetry of a path is in it.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What one report is about. `report` None: unknown, for the reason in `problem`."""
+
+    title: str
+    note: str
+    report: StabilityReport | None
+    problem: str | None = None
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="name of a [[source]] that measures an offset, or of a [[grandmaster]] with measured channels",
+    )
+    parser.add_argument(
+        "--since",
+        type=span_ns,
+        default="1d",
+        metavar="SPAN",
+        help="begin, as an age: 90s, 15m, 1h, 2d (default: %(default)s)",
+    )
+    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="end, as an age (default: now)")
+    parser.add_argument(
+        "--against",
+        metavar="STORE",
+        help="store of another node, file or URL: show the difference to its source of the same name, this node minus that one",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line and series")
+    parser.add_argument(
+        "--plot", type=_plot_file, metavar="FILE", help="draw ADEV, TDEV and MTIE with the masks: .svg, .png or .pdf"
+    )
+    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
+    add_config_argument(parser)
+
+
+def _plot_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in _PLOTS:
+        raise ArgumentTypeError(f"{text!r} ends with none of {', '.join(_PLOTS)}")
+    return path
+
+
+def run(args: Namespace) -> int:
+    """0: printed; 1: no report, because it is unknown; 2 for a source that the store does not know. Raises ConfigError, StoreError."""
+    from timesyncd.store.history import damaged_rows, sources
+
+    if args.plot is not None and audit_extra_is_missing("stability --plot"):
+        return 2
+    place = store_place(args, "so there is no history")
+    known = sources(place)
+    if args.source not in known:
+        print(
+            f"timesyncd: {place} has no source {args.source!r}; known sources: {', '.join(known) or 'none'}",
+            file=sys.stderr,
+        )
+        return 2
+    now_ns = time.time_ns()
+    span = (now_ns - args.since, now_ns - args.until)
+    found = list(_all_series(args, place, known[args.source], span))
+    _print(found, args)
+    report_damaged(damaged_rows(place, args.source, *span))
+    return 0 if any(series.report for series in found) else 1
+
+
+def _print(found: list[Series], args: Namespace) -> None:
+    from timesyncd.cli import _stability_output as output
+
+    for series in found:
+        if args.json:
+            print(json.dumps({"series": series.title, "note": series.note, "problem": series.problem}
+                             | ({} if series.report is None else asdict(series.report))))  # fmt: skip
+        else:
+            output.print_report(series.title, series.note, series.report, series.problem)
+    if args.plot is not None:
+        output.plot(args.plot, [(series.title, series.report) for series in found if series.report is not None])
+
+
+def _all_series(args: Namespace, place: StoreLocation, kind: str, span: tuple[int, int]) -> Iterator[Series]:
+    from timesyncd.store.time_errors import channel_readings, offset_readings, time_error_channels
+
+    if args.against is not None:
+        yield _pair(args, place, span)
+        return
+    if kind != "grandmaster":
+        readings = offset_readings(place, args.source, *span)
+        if readings is None:
+            yield Series(
+                args.source, NOTES["offset"], None, f"a source of kind {kind} measures no offset from a reference"
+            )
+        else:
+            yield _series(args.source, "offset", stability_of(readings, span[1] - span[0]))
+        return
+    channels = time_error_channels(place, args.source, *span)
+    if not channels:
+        yield Series(args.source, NOTES["channel"], None, "the store has no time errors of its channels in this span")
+    for channel in channels:
+        report = stability_of(channel_readings(place, args.source, channel, *span), span[1] - span[0])
+        yield _series(f"{args.source} {channel}", "channel", report)
+
+
+def _series(title: str, note: str, report: StabilityReport | None) -> Series:
+    return Series(title, NOTES[note], report, None if report else "fewer than two readings in this span")
+
+
+def _pair(args: Namespace, place: StoreLocation, span: tuple[int, int]) -> Series:
+    from timesyncd.store.engine import StoreLocation
+    from timesyncd.store.time_errors import offset_readings
+
+    other = StoreLocation.named(args.against)
+    title = f"{args.source} of {place} minus {args.source} of {other}"
+    first, second = (offset_readings(location, args.source, *span) for location in (place, other))
+    if first is None or second is None:
+        missing = place if first is None else other
+        return Series(title, NOTES["pair"], None, f"{missing} has no source {args.source!r} that measures an offset")
+    begin = list(islice(first, _FIRST_READINGS))
+    pair = Pair(within_ns=(sampling_interval_ns(begin) or 0) // 2)
+    report = stability_of(pair.differences(chain(begin, first), second), span[1] - span[0])
+    left_out = pair.counts.left_out()
+    problem = pair.counts.problem() or (None if report else "fewer than two readings at equal times in this span")
+    return Series(title, f"{NOTES['pair']} {left_out}".strip(), report, problem)
