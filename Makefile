@@ -153,9 +153,10 @@ job-soak: .venv/dev
 	@$(BIN)/python tests/scripts/job_soak.py --state .job-soak --runs $(RUNS); status=$$?; \
 		$(BIN)/python tests/scripts/job_soak.py --state .job-soak --table; exit $$status
 
-# Each entry point of a daemon that needs no credential is flooded for a minute (tests/integration/test_floods.py; `make test` does so for seconds).
+# Each entry point of a daemon that needs no credential is flooded for a minute, and a hub by what the broker lets others publish
+# (tests/integration/test_floods.py, test_floods_hub.py; `make test` does so for seconds).
 floods: .venv/dev
-	TIMESYNCD_FLOOD_S=60 $(BIN)/pytest -s tests/integration/test_floods.py $(PYTEST)
+	TIMESYNCD_FLOOD_S=60 $(BIN)/pytest -s tests/integration/test_floods.py tests/integration/test_floods_hub.py $(PYTEST)
 
 clean:
 	rm -rf .venv .venv-lock .venv-lowest .venv-newest .lowest-versions build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .job-soak .unpacked

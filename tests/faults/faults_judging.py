@@ -46,6 +46,8 @@ def lost_s(samples: Sequence[int], began_ns: int, ended_ns: int, absent: Collect
         return (ended_ns - began_ns) / NS_PER_S
     gaps = list(pairwise(samples))
     usual_ns = median(end - begin for begin, end in gaps)
+    if samples[0] > began_ns:
+        gaps.append((began_ns, samples[0]))
     if samples[-1] < ended_ns:
         gaps.append((samples[-1], ended_ns))
     during = [(begin, end) for begin, end in gaps if end > began_ns and begin < ended_ns]

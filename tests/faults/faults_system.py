@@ -15,29 +15,39 @@ from typing import Any, Self
 from authority import Authority
 from broker_relay import BrokerFault, BrokerRelay
 from faults_judging import NS_PER_S, Record, Span, lost_s
+from grandmaster_lab import Workshop, grandmaster
 from lab import Watch, ask
+from name_server import NameServer
 from postgresql import Server, own_server
 
 from timesyncd.bound import ClockStatus
 from timesyncd.client.clock import Clock
 from timesyncd.errors import StoreError
+from timesyncd.sample import format_identity
 from timesyncd.simulation.bed.broker import CertificateFiles, Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import new_marker, run
-from timesyncd.simulation.bed.simulated_ptp4l import SimulatedPtp4l
+from timesyncd.simulation.bed.simulated_ptp4l import GRANDMASTER_IDENTITY, SimulatedPtp4l
 from timesyncd.store import history
 from timesyncd.store.engine import StoreLocation
 
 NODE, HUB, SOURCE = "n1", "hub", "ptp-n1"
+BROKER_NAME = "broker.timesyncd.test"
 #: The node's clock minus the grandmaster's time.
 TRUE_OFFSET_NS = 300_000
 #: A fault lasts so long, unless its own nature says otherwise: longer than what the daemon takes for a reconnect.
 LASTS_S = 12.0
+#: Before a fault, so that what is usual is known.
+SETTLES_S = 8.0
 #: What does not work again after so long is counted as never.
 GIVEN_UP_S = 60.0
 LOOK_EVERY_S = 0.1
 #: Samples are stored each second, a second after they were taken.
 STORED_AFTER_S = 3.0
+
+
+class NotReady(Exception):
+    """The system never worked, or a fault could not be done to it: nothing was judged."""
 
 
 class Loop:
@@ -59,22 +69,28 @@ class Loop:
 
 @dataclass
 class Options:
-    """What a fault needs that the usual system does not have."""
+    """What a fault needs that the usual system does not have. `standby`: of PostgreSQL."""
 
     small_disk: bool = False
+    own_disk: bool = False
     postgresql: bool = False
+    standby: bool = False
     tls: bool = False
+    dns: bool = False
+    grandmaster: bool = False
 
 
 @dataclass
 class System:
     """
     `with System(options) as system:` runs it until node and hub agree that all is well. A fault calls `begin`, does its
-    work, and calls `end`; `absent` are the spans in which the node's daemon did not run.
+    work, and calls `end`; `absent` are the spans in which the node's daemon did not run, `others` the intervals of each other client
+    and how many of them were wrong.
     """
 
     options: Options = field(default_factory=Options)
     absent: list[Span] = field(default_factory=list)
+    others: list[tuple[int, int]] = field(default_factory=list)
     began_ns: int = 0
     ended_ns: int = 0
 
@@ -95,14 +111,21 @@ class System:
         self._serve(stack)
         marker, more = new_marker(), self._more(stack)
         self.hub = DaemonProcess(HUB, self.folder / HUB, "", marker, None, hub=True)
-        self.hub.more = f"{self._mqtt(self.broker.port)}"
+        self.hub.more = f"{self._mqtt(Mosquitto.host, self.broker.port)}{self._polled(stack)}"
         self.node = DaemonProcess(NODE, self.folder / NODE, str(self.folder / "ptp4l"), marker, None, has_store=False)
-        self.node.more = f"{self._mqtt(self.relay.port)}{more}"
+        self.node.enter = self._resolving(stack)
+        broker = BROKER_NAME if self.options.dns else Mosquitto.host
+        self.node.more = f"{self._mqtt(broker, self.relay.port)}{more}"
         self.clock = Clock(self.folder / NODE)
         stack.enter_context(self.hub)
         stack.enter_context(self.node)
         self.watch = stack.enter_context(Watch(self.clock))
-        self.wait_until(lambda: all(works() for works in self.parts(time.time_ns()).values()))
+        parts = self.parts(time.time_ns())
+        if self.wait_until(lambda: all(works() for works in parts.values())) is None:
+            raise NotReady(
+                f"not ready within {GIVEN_UP_S:g} s: {', '.join(n for n, works in parts.items() if not answers(works))}"
+            )
+        time.sleep(SETTLES_S)
 
     def _serve(self, stack: ExitStack) -> None:
         self.certificates = self.folder / "pki"
@@ -116,28 +139,64 @@ class System:
         stack.callback(self.stop_ptp4l)
         stack.callback(lambda: self.loop.do(exits.aclose()))
 
-    def _mqtt(self, port: int) -> str:
+    def _mqtt(self, host: str, port: int) -> str:
         tls = f'tls = true\nca = "{self.authority.ca}"\n' if self.options.tls else ""
-        return f'\n[mqtt]\nhost = "{Mosquitto.host}"\nport = {port}\n{tls}'
+        return f'\n[mqtt]\nhost = "{host}"\nport = {port}\n{tls}'
 
     def _more(self, stack: ExitStack) -> str:
         """The node's store."""
         self.postgresql: Server | None = None
+        self.standby: Server | None = None
         if self.options.postgresql:
             self.postgresql = stack.enter_context(own_server())
             self.location = self.postgresql.database()
+            if self.options.standby:
+                self.standby = stack.enter_context(own_server(self.postgresql))
+                both = f"{self.location.url}&host={self.standby.folder}&target_session_attrs=read-write"
+                self.location = StoreLocation(url=both)
             return f'\n[store]\nurl = "{self.location.url}"\n'
         self.disk = self.folder / "disk"
         self.disk.mkdir()
         if self.options.small_disk:
             run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(self.disk)])
             stack.callback(run, ["umount", "-l", str(self.disk)])
+        if self.options.own_disk:
+            run(["truncate", "-s", "64M", str(self.image)])
+            run(["mkfs.ext4", "-q", str(self.image)])
+            self.mount()
+            stack.callback(run, ["umount", "-l", str(self.disk)])
         self.location = StoreLocation(path=self.disk / "history.sqlite")
         return f'\n[store]\npath = "{self.location.path}"\n'
 
+    @property
+    def image(self) -> Path:
+        """What the own disk is on."""
+        return self.folder / "disk.ext4"
+
+    def mount(self) -> None:
+        run(["mount", "-o", "loop", str(self.image), str(self.disk)])
+
+    def _polled(self, stack: ExitStack) -> str:
+        """The node's grandmaster, which the hub polls."""
+        if not self.options.grandmaster:
+            return ""
+        self.workshop = stack.enter_context(Workshop())
+        (self.grandmaster,) = self.workshop.grandmasters(model="tp5000e")
+        identities = [format_identity(GRANDMASTER_IDENTITY)]
+        return grandmaster("gm", self.grandmaster.facts(), self.folder / "secrets", identities=identities)
+
+    def _resolving(self, stack: ExitStack) -> tuple[str, ...]:
+        """What makes the node ask our name server."""
+        if not self.options.dns:
+            return ()
+        self.names = stack.enter_context(NameServer(BROKER_NAME))
+        (resolv_conf := self.folder / "resolv.conf").write_text(f"nameserver {self.names.host}\n")
+        bound = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
+        return ("unshare", "--mount", "sh", "-c", bound, str(resolv_conf))
+
     def start_ptp4l(self) -> None:
         """A new process, as the daemon sees it: with an identity of its own."""
-        self._ptp4l = SimulatedPtp4l(self.folder / "ptp4l", TRUE_OFFSET_NS)
+        self._ptp4l = SimulatedPtp4l(self.folder / "ptp4l", TRUE_OFFSET_NS, self.options.grandmaster)
         self.loop.do(self._ptp4l.__aenter__())
 
     def stop_ptp4l(self) -> None:
@@ -151,10 +210,22 @@ class System:
         return self.authority.identity("broker", host=Mosquitto.host, is_expired=is_expired)
 
     def begin(self) -> None:
+        self.stored_before = self.stored(time.time_ns() - 30 * NS_PER_S)
         self.began_ns = time.time_ns()
 
     def end(self) -> None:
         self.ended_ns = time.time_ns()
+
+    def start_again(self, ended_ns: int) -> None:
+        """As a service manager does it: what was done is over, and the recovery begins."""
+        self.end()
+        self.node.launch()
+        self.absent.append((ended_ns, self.first_stored_ns(ended_ns)))
+
+    def first_stored_ns(self, since_ns: int) -> int:
+        """The first sample after this; a daemon that stores none is absent until then."""
+        self.wait_until(lambda: any(self.stored(since_ns)))
+        return min(self.stored(since_ns), default=time.time_ns())
 
     def stored(self, since_ns: int) -> list[int]:
         """When the stored samples were taken."""
@@ -197,11 +268,13 @@ class System:
         time.sleep(STORED_AFTER_S)
         seen = [each for each in list(self.watch.seen) if each.realtime_ns[0] >= self.began_ns - 2 * NS_PER_S]
         bounded = [each for each in seen if each.width_ns is not None]
-        samples = self.stored(self.began_ns - 30 * NS_PER_S)
+        samples = self.stored(min(self.stored_before, default=self.began_ns))
+        gone = set(self.stored_before).difference(samples)
         return Record(
-            intervals=len(seen),
-            wrong=sum(not each.holds_truth(-TRUE_OFFSET_NS) for each in bounded),
-            lost_s=lost_s(samples, self.began_ns, self.ended_ns, self.absent),
+            intervals=len(seen) + sum(intervals for intervals, _ in self.others),
+            wrong=sum(not each.holds_truth(-TRUE_OFFSET_NS) for each in bounded)
+            + sum(wrong for _, wrong in self.others),
+            lost_s=lost_s(samples, min(gone, default=self.began_ns), self.ended_ns, self.absent),
             reported=self._reported(),
             recovered=recovered,
         )

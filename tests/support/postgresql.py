@@ -36,9 +36,9 @@ GUARDED_USER = "guarded"
 
 
 class Server:
-    """Reached by a UNIX socket in its own folder. It refuses to run as root."""
+    """Reached by a UNIX socket in its own folder. It refuses to run as root. `primary`: it replicates that one and is read-only."""
 
-    def __init__(self) -> None:
+    def __init__(self, primary: Server | None = None) -> None:
         installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
         if not installed:
             pytest.skip("PostgreSQL's server is not installed")
@@ -49,9 +49,13 @@ class Server:
         if os.geteuid() == 0:
             shutil.chown(self.folder, USER)
         self.folder.chmod(0o755)
-        self._run("initdb", "--no-sync", "--auth=trust", f"--username={USER}", "-D", self._data)
-        hba = self.folder / "data" / "pg_hba.conf"
-        hba.write_text(f"local all {GUARDED_USER} scram-sha-256\n" + hba.read_text())
+        if primary is None:
+            self._run("initdb", "--no-sync", "--auth=trust", f"--username={USER}", "-D", self._data)
+            hba = self.folder / "data" / "pg_hba.conf"
+            hba.write_text(f"local all {GUARDED_USER} scram-sha-256\n" + hba.read_text())
+        else:
+            at = ("-h", str(primary.folder), "-U", USER, "-D", self._data)
+            self._run("pg_basebackup", *at, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
         self.start()
 
     @property
@@ -73,6 +77,10 @@ class Server:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def promote(self) -> None:
+        """A standby: returns when it accepts writes."""
+        self._run("pg_ctl", "promote", "-D", self._data)
 
     def remove(self) -> None:
         """Stopped so that it leaves no shared memory behind."""
@@ -116,8 +124,8 @@ def shared_server() -> Server:
 
 
 @contextmanager
-def own_server() -> Iterator[Server]:
-    server = Server()
+def own_server(primary: Server | None = None) -> Iterator[Server]:
+    server = Server(primary)
     try:
         yield server
     finally:

@@ -68,7 +68,8 @@ class DaemonProcess:
     `with DaemonProcess(...) as node:` runs until the end; the page answers by then. `kill`, `start` and `pause` in between.
 
     `uds_address`: where its ptp4l listens; "" for a daemon without a clock source. `grandmasters`: name -> SNMP port. `hub`: this
-    daemon joins the jobs of all nodes that the broker brings. `more`: additional configuration, as TOML.
+    daemon joins the jobs of all nodes that the broker brings. `more`: additional configuration, as TOML. `enter` is put before its
+    command and has to execute the rest of it: it keeps the process id.
     """
 
     name: str
@@ -81,6 +82,7 @@ class DaemonProcess:
     bounds: dict[str, int] = field(default_factory=dict)
     more: str = ""
     has_store: bool = True
+    enter: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         self.configure()
@@ -114,7 +116,9 @@ class DaemonProcess:
         """Start it and wait for nothing."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                host.dying_with_parent([sys.executable, "-m", "timesyncd", "run", "--config", str(self.config)]),
+                host.dying_with_parent(
+                    [*self.enter, sys.executable, "-m", "timesyncd", "run", "--config", str(self.config)]
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
