@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -565,13 +566,19 @@ FIRST_PASSED = 3
 """SD_LISTEN_FDS_START"""
 
 
+@cache
+def _notifier() -> socket.socket:
+    """Kept open: without a free file descriptor the watchdog would end a daemon that works."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+
+
 def notify(state: str) -> None:
-    """Send one message, such as READY=1, to the service manager."""
+    """Send one message, such as READY=1, to the service manager. One that cannot be sent is dropped: the watchdog's comes each second."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-        sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
+    with suppress(OSError):
+        _notifier().sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
 
 
 def passed_socket(name: str) -> socket.socket | None:

@@ -41,9 +41,12 @@ class HeapTrimmer:
         if self._trim is None or now_boottime_ns < self._next_check_ns:
             return
         self._next_check_ns = now_boottime_ns + CHECK_EVERY_NS
-        if _resident_pages() > self._trimmed_pages + self._trimmed_pages // _GROWTH:
-            self._trim(0)
-            self._trimmed_pages = _resident_pages()
+        try:
+            if _resident_pages() > self._trimmed_pages + self._trimmed_pages // _GROWTH:
+                self._trim(0)
+                self._trimmed_pages = _resident_pages()
+        except OSError:  # no file descriptor is left: the next check is soon enough
+            return
 
 
 def _resident_pages() -> int:
