@@ -114,7 +114,15 @@ class WebView:
         fleet = self._hub_service.hub.fleet
         absent = [node for node in fleet.reporting(now)[2] if fleet.clock(node) is None]
         taken = {(each.finding, each.subject) for each in self.handled()}
-        return FleetReading(fleet.with_source(), absent, self._limits, self.jobs(), self.findings(), taken)
+        return FleetReading(
+            fleet.with_source(), absent, self._limits, self.jobs(), self.findings(), taken, self._is_share
+        )
+
+    @property
+    def _is_share(self) -> bool:
+        """Whether this hub has a share of the fleet alone."""
+        own = self._config.node.name
+        return any(hub.shares for hub in self.hubs() if hub.node == own)
 
     def hubs(self) -> list[HubState]:
         return self._hub_service.hubs(self._now())
@@ -180,7 +188,13 @@ class WebView:
         now = self._now()
         own = next(hub for hub in self._hub_service.hubs(now) if hub.node == self._config.node.name)
         alignment = self._hub_service.alignment(None, None, now)
-        return FleetSnapshot(own, self._hub_service.summary(now), alignment, self.overview().headline)
+        headline = self.overview().headline
+        if headline.scope == "share" and alignment is not None:
+            # A part of the fleet would be too narrow: the hubs' parts are merged.
+            names = ("alignment_ns", "growth_ppb", "holds_for_ns", "pair", "reason", "reason_code")
+            merged = {name: getattr(alignment, name) for name in names}
+            headline = headline.model_copy(update=merged | {"as_of_realtime_ns": alignment.published_realtime_ns})
+        return FleetSnapshot(own, self._hub_service.summary(now), alignment, headline)
 
     def _counters(self) -> Counters:
         mqtt, store, history = self._parts.mqtt, self._parts.store, self._parts.history

@@ -61,7 +61,10 @@ Trait = tuple[Kind, str]
 
 @dataclass(frozen=True, slots=True)
 class FleetReading:
-    """What the headline is made of. `absent` are the expected nodes that never reported."""
+    """
+    What the headline is made of. `absent` are the expected nodes that never reported. `is_share`: the clocks are this
+    hub's share of a fleet, which the sentence has to say.
+    """
 
     clocks: Sequence[NodeClock]
     absent: Sequence[str] = ()
@@ -69,6 +72,7 @@ class FleetReading:
     jobs: Sequence[JobState] = ()
     findings: Sequence[FindingMessage] = ()
     acknowledged: Collection[tuple[str, str]] = field(default=frozenset())
+    is_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,9 @@ def headline(reading: FleetReading, now: Moment) -> Headline:
     jobs = affected_jobs(reading.jobs, {each.node for each in unbounded}, reading.limits, now)
     return Headline(
         as_of_realtime_ns=now.realtime_ns,
-        text=_text(counts, found, limit_ns, causes, bounds_ns, now),
+        scope="share" if reading.is_share else "fleet",
+        text=("In this hub's share: " if reading.is_share else "")
+        + _text(counts, found, limit_ns, causes, bounds_ns, now),
         verdict=verdict(bounds_ns[-1], wide_ns) if is_lone else verdict(found.alignment_ns, limit_ns),
         limits=reading.limits,
         nodes=nodes,

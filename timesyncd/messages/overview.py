@@ -76,10 +76,12 @@ class Headline(Message):
     No two of the `compared` clocks differ by more than `alignment_ns`, growing by `growth_ppb`; without new states this
     holds for `holds_for_ns`. It states nothing of the other clocks: `without_bound` report no bound or did not report,
     and `not_compared` have a bound, but share no reference with the compared ones. The three add up to `nodes`.
-    `alignment_ns` null: unknown, for `reason_code` and `reason`. `wide` nodes have a bound above the limit.
+    `alignment_ns` null: unknown, for `reason_code` and `reason`. `wide` nodes have a bound above the limit. `scope`
+    "share": all of it is of this hub's share alone, where hubs share the fleet.
     """
 
     as_of_realtime_ns: RealtimeNs
+    scope: Literal["fleet", "share"] = "fleet"
     text: str
     verdict: Verdict
     limits: ConfiguredLimits

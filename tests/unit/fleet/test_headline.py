@@ -208,6 +208,14 @@ def test_no_pair_of_compared_clocks_is_further_apart_than_claimed(
     assert found.alignment_ns is None if len(compared) < 2 else found.alignment_ns == sum(widest)
 
 
+def test_a_share_of_the_fleet_is_not_called_the_fleet() -> None:
+    """Where hubs share, each claims its own nodes alone."""
+    found = headline(FleetReading(clocks(node("a"), node("b")), is_share=True), NOW)
+
+    assert found.scope == "share"
+    assert found.text == "In this hub's share: All 2 clocks agree within 3.90 us"
+
+
 def test_the_chain_counts_every_node_once() -> None:
     """By grandmaster, parent clock and place; the widest bound is of those that have one."""
     seen = clocks(
