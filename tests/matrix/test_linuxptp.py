@@ -13,7 +13,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import pytest
-from matrix_pair import NOBODY, answer_of_nobody, first_sample, pair, raw_pushes, until
+from matrix_pair import NOBODY, WITHIN_S, answer_of_nobody, first_sample, pair, raw_pushes, until
 
 from timesyncd.__main__ import main
 from timesyncd.drivers.ptp4l._management import ALL_PORTS, ManagementId
@@ -35,13 +35,25 @@ EVENT_OF_IDS = {0xC000: "TIME_SYNC", 0x2002: "PARENT_DATA_SET", 0x2004: "PORT_ST
 async def opened(folder: Path, **options: object) -> Ptp4l:
     """The driver as configured without an address, as soon as ptp4l answers."""
     driver = Ptp4l("a", Ptp4lOptions.model_validate({"domain": DOMAIN} | options), folder)
-    deadline = time.monotonic() + 30
-    while not any(path.exists() for path in SOCKETS):
-        assert time.monotonic() < deadline, "ptp4l made no socket"
-        await asyncio.sleep(0.05)
-    await asyncio.sleep(0.2)  # it sets the mode after the file is there
+    await come_true(is_served, "ptp4l made no socket")
     await driver.open()
     return driver
+
+
+def is_served() -> bool:
+    return any(is_open(path) for path in SOCKETS)
+
+
+async def come_true(holds: Callable[[], bool], why: str) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < deadline, why
+        await asyncio.sleep(0.05)
+
+
+def is_open(server: Path) -> bool:
+    """Whether ptp4l has made this socket and then set its mode, which is 0660: before, the umask gives others a right to read."""
+    return server.exists() and not server.stat().st_mode & 0o007
 
 
 SOCKETS = [Path(f"/run/{name}") for name in ("ptp/ptp4l", "ptp4l")]
@@ -93,12 +105,8 @@ async def test_the_service_s_way(open_path: Path, record_property: Fact) -> None
     os.chown(group_s, 0, NOBODY)
     group_s.chmod(0o2750)
     server = group_s / "ptp4l"
-    with pair(open_path, {"uds_address": server}, before=[find("setpriv"), f"--bounding-set={HARDENED}"]) as node:
-        deadline = time.monotonic() + 30
-        while not server.exists():
-            assert time.monotonic() < deadline, node.log
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(0.2)
+    with pair(open_path, {"uds_address": server}, before=[find("setpriv"), f"--bounding-set={HARDENED}"]):
+        await come_true(lambda: is_open(server), "ptp4l made no socket")
         read = answer_of_nobody(Ptp4l, {"domain": DOMAIN, "uds_address": str(server)}, open_path)
 
     assert read == f"ClockSample {server}"
@@ -183,8 +191,9 @@ async def test_a_lost_grandmaster_and_a_restart(tmp_path: Path, record_property:
         os.kill(node.grandmaster.pid, signal.SIGCONT)
         await first_sample(driver)
         node.end()
+        assert not is_served()
         node.start()
-        await asyncio.sleep(1)
+        await come_true(is_served, "ptp4l made no socket")
         restarted = await until(driver, is_restart)
         await first_sample(driver)
         await driver.close()
@@ -204,7 +213,7 @@ async def test_the_user_option(open_path: Path, record_property: Fact) -> None:
     sockets.chmod(0o777)
     options = {"user": "nobody", "uds_address": sockets / "rw"}
     with pair(open_path, options) as node:
-        await asyncio.sleep(1)
+        await come_true(lambda: node.process.poll() is not None or is_open(sockets / "rw"), "no socket, and no end")
         if node.process.poll() is not None:
             assert "user" in node.log
             record_property("`user`", "no such option")
