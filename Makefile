@@ -12,7 +12,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas clean
+.PHONY: run check floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas dist dist-test clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -157,6 +157,15 @@ job-soak: .venv/dev
 # (tests/integration/test_floods.py, test_floods_hub.py; `make test` does so for seconds).
 floods: .venv/dev
 	TIMESYNCD_FLOOD_S=60 $(BIN)/pytest -s tests/integration/test_floods.py tests/integration/test_floods_hub.py $(PYTEST)
+
+# What a release has, in dist/, of the commit that is checked out: source distribution, wheel, Debian packages, bill of materials, sums.
+dist: matrix-packages .venv/dev
+	@$(BIN)/python -m pip install --quiet --group dist
+	@$(BIN)/python deploy/dist.py
+
+# What `make dist` built: installed, upgraded, removed and purged in a root of each Debian release.
+dist-test: dist
+	$(BIN)/pytest tests/dist
 
 clean:
 	rm -rf .venv .venv-lock .venv-lowest .venv-newest .lowest-versions build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .job-soak .unpacked

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,13 +112,16 @@ def sources(mirror: str, suite: Suite) -> list[str]:
     return [*lines, f"deb [{option}] {mirror} {suite.name} main"] if suite.is_backports else lines
 
 
-def made(cache: Path) -> list[Chroot]:
-    """The chroots of all suites that have one of the programs, made where they are not there. Raises NeedNotMet."""
+def made(cache: Path, names: Collection[str] | None = None) -> list[Chroot]:
+    """
+    The chroots of the suites with these names (None: of all) that have one of the programs, made where they are not
+    there. Raises NeedNotMet.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     mirror = mirror_of(run("apt-get", "indextargets", "--format", "$(SITE)").split())
     found = []
     with _locked(cache / "lock"):
-        for suite in SUITES:
+        for suite in (each for each in SUITES if names is None or each.name in names):
             apt = _Apt(cache / "apt" / suite.name, sources(mirror, suite))
             apt.run("apt-get", "update", "-oAPT::Update::Error-Mode=any")
             versions = apt.versions((*PROGRAMS, *ITS_OWN), suite)

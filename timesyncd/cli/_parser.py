@@ -53,7 +53,10 @@ class Program(Parser):
 
     def add_command(self, name: str, description: str, examples: Sequence[str]) -> Parser:
         self._summaries[name] = description.splitlines()[0]
-        command: Parser = self._commands.add_parser(name, description=description, examples=examples)
+        # `help` is for completion and the manual page; the program's own help has the groups.
+        command: Parser = self._commands.add_parser(
+            name, help=self._summaries[name], description=description, examples=examples
+        )
         return command
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
