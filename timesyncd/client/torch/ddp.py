@@ -5,6 +5,7 @@
 import functools
 import json
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -42,7 +43,8 @@ class Buckets:
         # destroyed with the GIL held, for which those threads may wait. The module's hooks, and so this object, go after the reducer.
         self._group = ddp.process_group
         self._pass: list[Record] = []
-        self._active_ranks = 1.0
+        self._divisor = 0.0  #: not known yet
+        self._divides = False
         self.hook = hook
         self.state = state
         self.steps: Steps | None = None
@@ -86,17 +88,25 @@ class Buckets:
 
     def all_reduce(self, bucket: GradBucket) -> torch.futures.Future[list[torch.Tensor]]:
         """Does what the reducer does without a hook, by the same operations in the same order: the gradients have the same bits."""
+        tensor = bucket.buffer()
+        if bucket.index() == 0 or not self._divisor:
+            self._start_pass(tensor)
+        # A dense gradient is multiplied while it is copied into the bucket; a sparse or batched one is divided.
+        if self._divides or tensor.is_sparse:
+            tensor.div_(self._divisor)
+        else:
+            tensor.mul_(1.0 / self._divisor)
+        return self._group.allreduce([tensor]).get_future()
+
+    def _start_pass(self, tensor: torch.Tensor) -> None:
+        """What is the same for all buckets of a backward pass is read from the module once: its attributes are slow."""
         ddp = self._ddp()
         assert ddp is not None, "a module that reduces is alive"
-        tensor, divisor = bucket.buffer(), self._divisor(ddp, bucket)
-        # A dense gradient is multiplied while it is copied into the bucket; a sparse or batched one is divided.
-        if tensor.is_sparse or getattr(ddp, "batched_grad_copy", False):
-            tensor.div_(divisor)
-        else:
-            tensor.mul_(1.0 / divisor)
-        return ddp.process_group.allreduce([tensor]).get_future()
+        self._group = ddp.process_group  # torch can replace a module's group
+        self._divides = getattr(ddp, "batched_grad_copy", False)
+        self._divisor = self._ranks(ddp, tensor)
 
-    def _divisor(self, ddp: DistributedDataParallel, bucket: GradBucket) -> float:
+    def _ranks(self, ddp: DistributedDataParallel, tensor: torch.Tensor) -> float:
         """
         The group's size; under `join(divide_by_initial_world_size=False)` the number of ranks that have not joined.
 
@@ -104,24 +114,37 @@ class Buckets:
         """
         if not ddp._join_config.enable or getattr(ddp, "_divide_by_initial_world_size", True):
             return ddp.process_group.size()
-        if bucket.index() == 0:
-            active = torch.full((1,), float(_in_backward()), device=bucket.buffer().device)
-            ddp.process_group.allreduce([active]).wait()
-            self._active_ranks = active.item()
-        return self._active_ranks
+        active = torch.full((1,), float(_in_backward()), device=tensor.device)
+        ddp.process_group.allreduce([active]).wait()
+        return active.item()
 
 
 def stamping_hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The hook that the reducer calls. Errors of the user's hook propagate unchanged."""
-    steps, record = state.steps, state.record(bucket)
+    """
+    The hook that the reducer calls. Errors of the user's hook propagate unchanged.
+
+    Without a hook of the user all of its time counts as the meter's own: the reducer would reduce the bucket without calling Python.
+    """
+    steps = state.steps
+    if steps is None or state.hook is not None:
+        return _reduced(state, bucket, steps, None if steps is None else state.record(bucket))
+    meter = steps.job.meter
+    started_ns, own_ns = time.monotonic_ns(), meter.own_overhead_ns
+    future = _reduced(state, bucket, steps, state.record(bucket))
+    meter.add_overhead(started_ns, own_ns)
+    return future
+
+
+def _reduced(
+    state: Buckets, bucket: GradBucket, steps: Steps | None, record: Record | None
+) -> torch.futures.Future[torch.Tensor]:
     if state.hook is None:
         on_reduced = state.observer(bucket) if state.observer is not None else None
         reduced = state.all_reduce(bucket)
         if on_reduced is not None:
             reduced = reduced.then(functools.partial(_notify, on_reduced))
-        if steps is not None and record is not None and record.stamps is HOST:
-            with steps.safely:
-                return reduced.then(record.stamp_end_of_all_reduce)
+        if record is not None and record.stamps is HOST:
+            return reduced.then(record.stamp_end_of_all_reduce)
         future = reduced.then(_first)
     else:
         future = _hooked(state.hook, state.state, bucket, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from torch_ranks import Marks, listening
 
 from timesyncd.client import Job, Kind
 from timesyncd.client.torch import meter_ddp, metered, unmodified
+from timesyncd.client.torch.ddp import Buckets
 from timesyncd.client.torch.metering import StampedComm, _parameter_groups, _stamp_waits
 from timesyncd.client.torch.stamps import HostStamps
 from timesyncd.client.torch.steps import Record, steps_of
@@ -78,6 +80,34 @@ def test_metering_again_replaces_the_earlier_metering(rank: Rank, found: bool) -
 
     assert (later.step, steps_of(rank.job).ending_optimizers) == (3, 1)
     assert rank.marked() == [(step, kind) for step in range(3) for kind in (Kind.BUCKET, Kind.STEP)]
+
+
+@pytest.mark.parametrize("own_hook", [False, True])
+def test_the_whole_hook_is_own_overhead_unless_it_is_the_user_s(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, own_hook: bool
+) -> None:
+    """Without the meter the reducer would call no Python; a hook of the user's is the user's time."""
+    reduce = Buckets.all_reduce
+
+    def slow_all_reduce(*arguments: Any) -> Any:
+        time.sleep(0.001)
+        return reduce(*arguments)
+
+    def slow_hook(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations as objects
+        time.sleep(0.001)
+        return fp16_compress_hook(dist.distributed_c10d._get_default_group(), bucket)
+
+    monkeypatch.setattr(Buckets, "all_reduce", slow_all_reduce)
+    monkeypatch.setattr(rank.job.meter, "mark_at", lambda *_: None)
+    counted: list[int] = []
+    monkeypatch.setattr(
+        rank.job.meter, "add_overhead", lambda started_ns, _: counted.append(time.monotonic_ns() - started_ns)
+    )
+    model = module()
+    meter_ddp(rank.job, model, hook=slow_hook if own_hook else None)
+    model(torch.ones(2, 4)).sum().backward()
+
+    assert (max(counted) >= 1_000_000) is not own_hook
 
 
 def test_closing_one_module_loses_nothing_of_another(rank: Rank) -> None:
