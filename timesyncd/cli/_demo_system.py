@@ -149,8 +149,9 @@ async def _start(stack: AsyncExitStack, marker: str) -> DemoSystem:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timesyncd-demo-")))
     broker = _broker(stack, marker)
     true_offsets = TRUE_OFFSETS_NS if broker else {"node-b": TRUE_OFFSETS_NS["node-b"]}
-    ptp, addresses = await _ptp(stack, true_offsets, folder, marker)
-    grandmasters = {name: await _grandmaster(stack, name, scenario) for name, scenario in GRANDMASTERS.items()}
+    devices = {name: _device(name, scenario) for name, scenario in GRANDMASTERS.items()}
+    ptp, addresses = await _ptp(stack, true_offsets, folder, marker, devices["gm-1"].clock_identity)
+    grandmasters = {name: await _serve(stack, device) for name, device in devices.items()}
     nodes: list[DemoNode] = []
     for name, true_offset_ns in true_offsets.items():
         daemon = DaemonProcess(name, folder / name, addresses[name], marker, broker)
@@ -190,28 +191,37 @@ def _broker(stack: AsyncExitStack, marker: str) -> Mosquitto | None:
 
 
 async def _ptp(
-    stack: AsyncExitStack, true_offsets: dict[str, int], folder: Path, marker: str
+    stack: AsyncExitStack, true_offsets: dict[str, int], folder: Path, marker: str, identity: bytes
 ) -> tuple[str, dict[str, str]]:
-    """Returns "real" or "simulated", and the address of each node's ptp4l. A true offset other than 0 needs a relay."""
+    """
+    Returns "real" or "simulated", and the address of each node's ptp4l. A true offset other than 0 needs a relay. The
+    nodes follow a clock of this identity: that of a simulated grandmaster, so that the chain is whole.
+    """
+    written = f"{identity[:3].hex()}.{identity[3:5].hex()}.{identity[5:].hex()}"
     direct = tuple(name for name, offset_ns in true_offsets.items() if offset_ns == 0)
     relayed = tuple(name for name, offset_ns in true_offsets.items() if offset_ns != 0)
     try:
-        bed = stack.enter_context(PtpBed(direct=direct, relayed=relayed, marker=marker))
+        bed = stack.enter_context(PtpBed(direct=direct, relayed=relayed, marker=marker, identity=written))
     except TimesyncdError as error:
         _print_progress(f"no real PTP on this machine: ptp4l is simulated: {error}")
         addresses = {name: folder / f"{name}.ptp4l" for name in true_offsets}
         for name, address in addresses.items():
-            await stack.enter_async_context(SimulatedPtp4l(address, true_offsets[name]))
+            simulated = SimulatedPtp4l(address, true_offsets[name], grandmaster_identity=identity)
+            await stack.enter_async_context(simulated)
         return "simulated", {name: str(address) for name, address in addresses.items()}
     for name in relayed:
         bed.set_relay(name, x_ns=-true_offsets[name])
     return "real", {name: process.uds_address for name, process in bed.nodes.items()}
 
 
-async def _grandmaster(stack: AsyncExitStack, name: str, scenario: str) -> int:
-    """Starts a simulated grandmaster; returns its SNMP port."""
+def _device(name: str, scenario: str) -> Device:
     device = Device(name=name, serial=f"DEMO-{name}", kind="tp5000e")  # this model serves a table of alarms
     SCENARIOS[scenario](device)
+    return device
+
+
+async def _serve(stack: AsyncExitStack, device: Device) -> int:
+    """Starts a simulated grandmaster; returns its SNMP port."""
     agent = await stack.enter_async_context(SnmpAgent(device))
     return agent.port
 

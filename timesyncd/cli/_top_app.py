@@ -71,6 +71,7 @@ class TopApp(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
         Binding("1", "view('fleet')", "Fleet"),
         Binding("2", "view('nodes')", "Nodes"),
         Binding("3", "view('jobs')", "Jobs"),

@@ -40,7 +40,7 @@ class _Inside:
             join_node = self._relay if name in topology.relayed else self._direct
             join_node(name, index, grandmaster, namespaces[name])
         ports = [f"node{index}" for index in range(len(names))]
-        self._run(GRANDMASTER, grandmaster, ports, is_grandmaster=True)
+        self._run(GRANDMASTER, grandmaster, ports, is_grandmaster=True, identity=topology.identity)
         for name in names:
             self._run(name, namespaces[name], ["ptp0"], is_grandmaster=False)
 
@@ -60,8 +60,10 @@ class _Inside:
         self.relays[name] = Relay(f"near{index}", f"far{index}")
         self._stack.callback(self.relays[name].close)
 
-    def _run(self, name: str, namespace: Namespace, interfaces: list[str], is_grandmaster: bool) -> None:
-        self.ptp4ls[name] = Ptp4lProcess(name, self.folder, namespace, interfaces, is_grandmaster)
+    def _run(
+        self, name: str, namespace: Namespace, interfaces: list[str], is_grandmaster: bool, identity: str = ""
+    ) -> None:
+        self.ptp4ls[name] = Ptp4lProcess(name, self.folder, namespace, interfaces, is_grandmaster, identity)
         self._stack.callback(self.ptp4ls[name].kill)
 
     def description(self) -> dict[str, Any]:

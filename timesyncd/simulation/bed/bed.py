@@ -24,17 +24,22 @@ GRANDMASTER = "grandmaster"
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The names of the nodes: straight at the grandmaster, or behind a relay each."""
+    """
+    The names of the nodes: straight at the grandmaster, or behind a relay each. `identity` is the grandmaster's clock
+    identity as ptp4l writes it; "": of its interface.
+    """
 
     direct: tuple[str, ...] = ()
     relayed: tuple[str, ...] = ()
+    identity: str = ""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Topology:
-        return cls(**{key: tuple(names) for key, names in json.loads(text).items()})
+        fields = json.loads(text)
+        return cls(tuple(fields["direct"]), tuple(fields["relayed"]), fields["identity"])
 
 
 @dataclass(slots=True)
@@ -62,12 +67,17 @@ class PtpBed:
     nodes: dict[str, BedProcess]
 
     def __init__(
-        self, *, direct: tuple[str, ...] = (), relayed: tuple[str, ...] = (), marker: str | None = None
+        self,
+        *,
+        direct: tuple[str, ...] = (),
+        relayed: tuple[str, ...] = (),
+        marker: str | None = None,
+        identity: str = "",
     ) -> None:
-        """`marker`: what `leftovers` shall look for; None = one of its own."""
+        """`marker`: what `leftovers` shall look for; None = one of its own. `identity` as in Topology."""
         self.marker = marker or new_marker()
         self._folder: Path | None = None
-        self._topology = Topology(direct, relayed)
+        self._topology = Topology(direct, relayed, identity)
         self._truth = {name: OffsetProfile() for name in (*direct, *relayed)}
 
     def __enter__(self) -> Self:

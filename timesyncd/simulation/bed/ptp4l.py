@@ -29,9 +29,13 @@ _GRANDMASTER = {"priority1": 10, "clockClass": 6, "clockAccuracy": "0x21"}
 _NODE = {"slaveOnly": 1}
 
 
-def configuration(uds_address: Path, interfaces: list[str], is_grandmaster: bool, has_read_only_socket: bool) -> str:
-    """ptp4l's configuration file. The read-only socket (4.x) has one default path, which two ptp4l would share."""
+def configuration(
+    uds_address: Path, interfaces: list[str], is_grandmaster: bool, has_read_only_socket: bool, identity: str = ""
+) -> str:
+    """ptp4l's configuration file. `identity` "": the interface's. The read-only socket (4.x) has one default path, which two ptp4l would share."""
     options = _COMMON | (_GRANDMASTER if is_grandmaster else _NODE) | {"uds_address": uds_address}
+    if identity:
+        options["clockIdentity"] = identity
     if has_read_only_socket:
         options["uds_ro_address"] = f"{uds_address}.ro"
     lines = ["[global]", *(f"{key} {value}" for key, value in options.items())]
@@ -51,7 +55,13 @@ class Ptp4lProcess:
     """One ptp4l in a namespace; its folder holds socket, configuration and log."""
 
     def __init__(
-        self, name: str, folder: Path, namespace: Namespace, interfaces: list[str], is_grandmaster: bool
+        self,
+        name: str,
+        folder: Path,
+        namespace: Namespace,
+        interfaces: list[str],
+        is_grandmaster: bool,
+        identity: str = "",
     ) -> None:
         self.namespace = namespace
         self.uds_address = folder / f"{name}.socket"
@@ -59,7 +69,7 @@ class Ptp4lProcess:
         self._log = folder / f"{name}.log"
         self._configuration = folder / f"{name}.cfg"
         self._configuration.write_text(
-            configuration(self.uds_address, interfaces, is_grandmaster, has_read_only_socket=major_version() >= 4)
+            configuration(self.uds_address, interfaces, is_grandmaster, major_version() >= 4, identity)
         )
         self._process = self._start()
 

@@ -52,6 +52,7 @@ class SlavePort:
     clock_class: int = 6
     is_traceable: bool = False
     log_sync_interval: int = -3
+    grandmaster_identity: bytes = GRANDMASTER_IDENTITY
 
     def answer(self, datagram: bytes, realtime_ns: int) -> bytes | None:
         """What ptp4l would send back; None where it keeps silent: not a question, or for another domain."""
@@ -88,7 +89,7 @@ class SlavePort:
         delay = (self.path_delay_ns + noise.randint(0, self.noise_ns)) << 16
         ingress_ns = self.start_ns + syncs * interval_ns if syncs else 0
         port = self.identity + struct.pack(">H", 1)
-        parent = GRANDMASTER_IDENTITY + struct.pack(">H", 1)
+        parent = self.grandmaster_identity + struct.pack(">H", 1)
         return {
             0x2000: struct.pack(">BxHBBBHB8sBx", 3, 1, 128, 255, 0xFE, 0xFFFF, 128, self.identity, DOMAIN),
             0x2001: struct.pack(">Hqq", 1, offset_ns << 16, delay),
@@ -96,7 +97,7 @@ class SlavePort:
             + struct.pack(">2xHiBBBHB8s", 0xFFFF, 0x7FFFFFFF, 10, self.clock_class, 0x21, 0xFFFF, 128, parent[:8]),
             0x2003: struct.pack(">hBB", 37, _TRACEABLE if self.is_traceable else 0, 0xA0),
             0x2004: port + struct.pack(">BbqbBbBbB", _SLAVE, -3, 0, 0, 3, self.log_sync_interval, 1, 0, 2),
-            0xC000: struct.pack(">qq22xi8s", offset_ns, ingress_ns, 1, GRANDMASTER_IDENTITY),
+            0xC000: struct.pack(">qq22xi8s", offset_ns, ingress_ns, 1, self.grandmaster_identity),
             0xC004: port + struct.pack(">BBB", _SLAVE, 0, 4) + b"sim0" + b"\0",
             0xC005: port + _counters(received={0: syncs, 8: syncs, 9: delays, 11: delays // 8}, sent={1: delays}),
         }
@@ -115,7 +116,12 @@ class SimulatedPtp4l(asyncio.DatagramProtocol):
     """`async with SimulatedPtp4l(path, true_offset_ns):` serves at `path`, from the running loop."""
 
     def __init__(
-        self, uds_address: Path, true_offset_ns: int, is_traceable: bool = False, log_sync_interval: int = -3
+        self,
+        uds_address: Path,
+        true_offset_ns: int,
+        is_traceable: bool = False,
+        log_sync_interval: int = -3,
+        grandmaster_identity: bytes = GRANDMASTER_IDENTITY,
     ) -> None:
         self._uds_address = uds_address
         identity = random.randbytes(3) + b"\xff\xfe" + random.randbytes(3)
@@ -125,6 +131,7 @@ class SimulatedPtp4l(asyncio.DatagramProtocol):
             start_ns=time.time_ns(),
             is_traceable=is_traceable,
             log_sync_interval=log_sync_interval,
+            grandmaster_identity=grandmaster_identity,
         )
 
     def announce(self, clock_class: int) -> None:
