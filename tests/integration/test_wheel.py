@@ -42,7 +42,7 @@ ARGUMENTS = {
 
 
 #: What works without any extra, and what needs another one than the daemon's, with what is to be installed.
-ALONE = ("now", "policy", "preflight", "replay", "merge-traces")
+ALONE = ("now", "wait", "policy", "preflight", "replay", "merge-traces")
 EXTRA = {
     "profile-from-mib": ("the mib extra", "daemon,mib"),
     "audit": ("the audit extra", "audit"),
