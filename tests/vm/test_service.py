@@ -55,9 +55,9 @@ NEWER = "99.1"
 
 
 @pytest.fixture(scope="module")
-def cache(vm_cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Cache:
+def cache(vm_cache: Cache) -> Cache:
     """The disk on which the manual's first two blocks ran."""
-    return make_service_cache(vm_cache, tmp_path_factory.mktemp("service"))
+    return make_service_cache(vm_cache)
 
 
 @pytest.fixture(scope="module")

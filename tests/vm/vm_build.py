@@ -107,7 +107,7 @@ def build(cache: Cache, kernels: Iterable[str] = (KERNEL,)) -> None:
     """Makes what is missing. Raises NeedNotMet, and CalledProcessError where a command fails."""
     cache.folder.mkdir(parents=True, exist_ok=True)
     cache.folder.chmod(0o755)
-    with _locked(cache.folder / "lock"):
+    with locked(cache.folder / "lock"):
         if not cache.qemu.exists():
             _patch_qemu(cache)
         if not cache.root.exists():
@@ -119,7 +119,7 @@ def build(cache: Cache, kernels: Iterable[str] = (KERNEL,)) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -294,7 +294,7 @@ def _unpack_module(path: Path, folder: Path, order: list[str]) -> None:
 
 def _make_disk(cache: Cache) -> None:
     stamp = cache.folder / "disk.sha256"
-    wanted = _digest([*_sources_of_product(), *sorted(GUEST.iterdir()), Path(__file__), *_kernels(cache)])
+    wanted = digest([*_sources_of_product(), *sorted(GUEST.iterdir()), Path(__file__), *_kernels(cache)])
     if cache.disk.exists() and stamp.exists() and stamp.read_text() == wanted:
         return
     _say("the disk, with timesyncd as docs/operations.md installs it")
@@ -334,7 +334,7 @@ def _kernels(cache: Cache) -> list[Path]:
     return sorted(cache.folder.glob("vmlinuz-*"))
 
 
-def _digest(paths: Iterable[Path]) -> str:
+def digest(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         if path.is_file():

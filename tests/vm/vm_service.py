@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import operations_manual
-from vm_build import DISK_SIZE, INSTALLED, PROJECT, SOURCE_FILES, SOURCE_FOLDERS
+from vm_build import DISK_SIZE, INSTALLED, PROJECT, SOURCE_FILES, SOURCE_FOLDERS, digest, locked
 from vm_cache import Cache
 from vm_lab import Lab
 from vm_machine import Machine, MachineSpec
@@ -61,15 +61,27 @@ def slowly(configuration: str) -> str:
     return configuration
 
 
-def make_service_cache(cache: Cache, folder: Path) -> Cache:
-    """A cache whose disk has Debian, the unpacked source, and what the manual's first two blocks install."""
-    for name in (
-        "qemu",
-        *(path.name for path in cache.folder.glob("vmlinuz-*")),
-        *(path.name for path in cache.folder.glob("initrd-*")),
-    ):
-        (folder / name).symlink_to(cache.folder / name)
-    new = Cache(folder)
+def make_service_cache(cache: Cache) -> Cache:
+    """
+    A cache whose disk has Debian, the unpacked source, and what the manual's first two blocks install. It is made again where the
+    product, the manual or what installs it has changed.
+    """
+    new = Cache(cache.folder / "service")
+    stamp = new.folder / "disk.sha256"
+    with locked(cache.folder / "lock"):
+        manual = (operations_manual.PATH, Path(operations_manual.__file__), Path(__file__))
+        wanted = digest([cache.folder / stamp.name, *manual])
+        if not stamp.exists() or stamp.read_text() != wanted:
+            shutil.rmtree(new.folder, ignore_errors=True)
+            new.folder.mkdir()
+            for path in (cache.qemu, *cache.folder.glob("vmlinuz-*"), *cache.folder.glob("initrd-*")):
+                (new.folder / path.name).symlink_to(path)
+            _make_disk(cache, new)
+            stamp.write_text(wanted)
+    return new
+
+
+def _make_disk(cache: Cache, new: Cache) -> None:
     _run("cp", "-a", cache.root, new.root)
     _uninstall(new.root)
     _unpack(cache, new.root)
@@ -81,7 +93,6 @@ def make_service_cache(cache: Cache, folder: Path) -> Cache:
     _run("mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-d", new.root, new.disk, DISK_SIZE)
     shutil.rmtree(new.root)
     new.root.symlink_to(cache.root)
-    return new
 
 
 def _run(*command: str | Path) -> None:
