@@ -22,8 +22,10 @@ from timesyncd.audit.report import (
     RemedyReport,
     StageReport,
     StragglerReport,
+    UnmeteredCallsReport,
 )
 from timesyncd.audit.timeline import Run, runs
+from timesyncd.jobs.issued_calls import IssuedCallCounts
 from timesyncd.jobs.missing_ranks import Hang, hang_text
 from timesyncd.jobs.onset import LateSpan
 from timesyncd.jobs.rare_waits import RareWaits
@@ -34,7 +36,8 @@ from timesyncd.units import percentile
 def report(now: Measured, before: Measured | None = None) -> AuditReport:
     """The report; `before`: the same job before a change, to compare with."""
     recording, attribution, samples = now.recording, now.attribution, now.samples
-    overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns else None
+    overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns and now.is_account else None
+    interval = bootstrap.estimate(samples, lambda sums: sums.overhead) if samples and now.is_account else None
     replayable = comparable_runs(now)
     advice = buckets.advise(now) if replayable else None
     found = AuditReport(
@@ -46,7 +49,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         steps=now.recorded_steps,
         step_ns=_estimate(bootstrap.estimate(samples, lambda sums: sums.step_ns)) if samples else None,
         sync_overhead=overhead,
-        sync_overhead_interval=_estimate(bootstrap.estimate(samples, lambda sums: sums.overhead)) if samples else None,
+        sync_overhead_interval=None if interval is None else _estimate(interval),
         wait_ns=_waits(now),
         stragglers=_stragglers(now),
         lateness_may_be_chance=now.attribution.may_be_chance,
@@ -54,15 +57,17 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         rare=None if now.rare is None else _rare(now, now.rare),
         late_spans=[_late_span(now, span) for span in now.late_spans],
         unreduced_steps=now.unreduced_steps,
-        sources=_sources(now, overhead or 0.0),
+        sources=_sources(now, overhead or 0.0) if now.is_account else [],
         stages=_stages(now),
         remedies=_remedies(now, replayable, advice),
         buckets=None if advice is None else _buckets(advice),
-        before_after=None if before is None else _compared(before, now),
+        before_after=_compared(before, now) if before is not None and before.is_account and now.is_account else None,
         method=attribution.method,
         clock_bound_ns=attribution.clock_bound_ns,
         own_overhead=now.own_overhead,
         marks_lost=recording.marks_lost,
+        metered_calls=None if recording.calls is None else recording.calls.metered,
+        unmetered=_unmetered(recording.calls),
     )
     return found.model_copy(
         update={
@@ -76,10 +81,17 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
 
 
 def comparable_runs(now: Measured) -> list[Run]:
-    """The runs that can be replayed: none if the ranks are not comparable or train apart, or for a single rank."""
-    if now.attribution.method is None or now.recording.world_size < 2 or now.trains_apart:
+    """The runs that can be replayed: none if the ranks are not comparable, train apart or have few marks, or for a single rank."""
+    if now.attribution.method is None or now.recording.world_size < 2 or now.trains_apart or not now.is_account:
         return []
     return runs(now.aligned)
+
+
+def _unmetered(calls: IssuedCallCounts | None) -> list[UnmeteredCallsReport]:
+    return [
+        UnmeteredCallsReport(**kind._asdict(), calls=count)
+        for kind, count in sorted(calls.unmetered.items() if calls is not None else (), key=str)
+    ]
 
 
 def _estimate(found: bootstrap.Estimate) -> EstimateReport:

@@ -17,6 +17,7 @@ from timesyncd.audit.report import (
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import split_step
 from timesyncd.ipc.job_segment import Method
+from timesyncd.jobs.issued_calls import CallKind, IssuedCallCounts, unmetered_text
 
 #: A cost below this share of the time is reported without a number.
 _NOTHING = 0.0005
@@ -29,6 +30,11 @@ def headline(report: AuditReport) -> str:
     """A hang, or the straggler and its cost, or the overhead and its largest cause."""
     if report.hang is not None:
         return f"The recording ends in a hang. {report.hang.sentence}"
+    if not _calls(report).is_account:
+        return (
+            f"What synchronization costs {report.job}, and which rank is late, is unknown: "
+            f"{_calls(report).unmetered_calls:,} of its calls are not metered ({unmetered_text(_calls(report))})."
+        )
     if report.sync_overhead is None:
         return f"No step of {report.job} is recorded completely, so its synchronization cannot be assessed."
     if report.world_size == 1:
@@ -53,7 +59,12 @@ def headline(report: AuditReport) -> str:
 
 
 def _trains_apart(report: AuditReport) -> bool:
-    return 2 * report.unreduced_steps > report.steps
+    return 2 * report.unreduced_steps > report.steps and _calls(report).is_account
+
+
+def _calls(report: AuditReport) -> IssuedCallCounts:
+    unmetered = {CallKind(each.name, each.group_size, each.dimension): each.calls for each in report.unmetered}
+    return IssuedCallCounts(report.metered_calls or 0, unmetered)
 
 
 def rare_text(rare: RareReport) -> str:
@@ -183,7 +194,7 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
         )
     if _trains_apart(report):
         yield "No remedy is offered: in most steps there is no synchronization to replay."
-    elif report.unreduced_steps:
+    elif report.unreduced_steps and _calls(report).is_account:
         yield f"{report.unreduced_steps:,} of {report.steps:,} steps reduce nothing, so they are not replayed."
     if unwaited:
         yield (
@@ -196,6 +207,10 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
             "Before the first synchronization of a step: loading data, forward, backward, a checkpoint and garbage collection are one "
             "place, since no mark separates them."
         )
+    if report.unmetered and _calls(report).is_account:
+        yield f"Not metered: {unmetered_text(_calls(report))}; {report.metered_calls:,} calls are."
+    if not _calls(report).is_account:
+        yield "No overhead is stated, no remedy is offered and no rank is named: the waits in those calls leave no mark."
     if report.marks_lost:
         yield f"{report.marks_lost} marks were lost."
     if report.method is Method.COLLECTIVE_ENDS:
@@ -205,7 +220,9 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
         )
     if _recorded_ranks(report) < report.world_size:
         yield f"The recording has {_recorded_ranks(report)} of {report.world_size} ranks: put the *.marks files of all nodes into one folder."
-    elif report.method is None and report.world_size > 1 and not unwaited:
+    elif (
+        report.method is None and report.world_size > 1 and not unwaited and 2 * report.unreduced_steps <= report.steps
+    ):
         yield "The ranks' clocks are not comparable: durations on each rank are correct, lateness between ranks is unknown."
     if any(straggler.verdict == "inconclusive" for straggler in report.stragglers):
         yield "Inconclusive: the lateness is within the possible difference of the clocks."

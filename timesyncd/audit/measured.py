@@ -63,13 +63,18 @@ class Measured:
     def rank_exposed_ns(self, rank: int) -> int:
         return sum(cost.ranks[rank].exposed_ns for cost in self.costs if rank in cost.ranks)
 
+    @property
+    def is_account(self) -> bool:
+        """Whether nearly all that the ranks issued has marks: else no cost is known, and no rank is named."""
+        return self.recording.calls is None or self.recording.calls.is_account
+
     @cached_property
     def rare(self) -> RareWaits | None:
-        return rare_waits(self.attribution.syncs)
+        return rare_waits(self.attribution.syncs) if self.is_account else None
 
     @cached_property
     def late_spans(self) -> list[LateSpan]:
-        return late_spans(self.attribution.syncs)
+        return late_spans(self.attribution.syncs) if self.is_account else []
 
     @cached_property
     def hang(self) -> Hang | None:
@@ -115,6 +120,8 @@ def measured(recording: Recording) -> Measured:
     if len(keys) >= MIN_STEPS_WITHOUT_FIRST:
         recording = _after(recording, keys[0])
     attribution = attribute(recording.syncs, recording.nodes, recording.world_size)
+    if recording.calls is not None and not recording.calls.is_account:
+        attribution = replace(attribution, stragglers=())  # it may only have waited for another rank, unseen
     return Measured(len(keys), recording, _aligned(recording, attribution), attribution, _costs(recording))
 
 

@@ -211,6 +211,18 @@ class BeforeAfter(Message):
     sentence: str
 
 
+class UnmeteredCallsReport(Message):
+    """
+    `calls` of the collective or message `name` in groups of `group_size` ranks have no mark, over all ranks, from
+    the third step on. `dimension`: that of the device mesh that the groups are of; null: none.
+    """
+
+    name: str
+    group_size: Int64
+    dimension: str | None
+    calls: Int64
+
+
 class AuditReport(Message):
     """
     An audit of one job. Times are in ns, ratios from 0 to 1; null: unknown.
@@ -251,4 +263,6 @@ class AuditReport(Message):
     clock_bound_ns: Int64 | None
     own_overhead: float | None
     marks_lost: Int64
+    metered_calls: Int64 | None
+    unmetered: list[UnmeteredCallsReport]
     notes: list[str] = Field(default_factory=list)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import Kind, kind_text
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Sync
+from timesyncd.jobs.issued_calls import unmetered_text
 from timesyncd.jobs.recording import Recording, same_step
 from timesyncd.traces.operations import Communication, RankTrace, merged
 
@@ -21,8 +22,14 @@ def recorded_traces(recording: Recording) -> list[RankTrace]:
     """
     The trace of each rank, of those steps that have the job's usual synchronizations, with all ranks.
 
-    A rank computes whenever it does not only wait. Raises TraceError where no step has all ranks.
+    A rank computes whenever it does not only wait. Raises TraceError where no step has all ranks, and where
+    ranks waited in calls that have no mark.
     """
+    if recording.calls is not None and not recording.calls.is_account:
+        raise TraceError(
+            f"the recording of job {recording.job!r} has no marks of {recording.calls.unmetered_calls:,} calls "
+            f"({unmetered_text(recording.calls)}), in which ranks waited for one another"
+        )
     steps = _usual_steps(recording)
     if not steps:
         raise TraceError(f"the recording of job {recording.job!r} has no step with the marks of all its ranks")

@@ -17,6 +17,7 @@ from pydantic import Field
 from timesyncd.ipc.job_datagram import Mark
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
+from timesyncd.jobs.issued_calls import IssuedCallCounts
 from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.stragglers import position_text
 from timesyncd.messages.node import Message
@@ -51,7 +52,8 @@ class RankRecord:
 class Recording:
     """
     Synchronizations in the order of (step key, sync), and by rank its steps and its requests, in order. A rank without
-    any mark is in none of them. `notes`: sentences about what was not read.
+    any mark is in none of them. `notes`: sentences about what was not read. `calls`: what the ranks issued with and
+    without a mark; None: unknown.
     """
 
     job: str
@@ -62,6 +64,7 @@ class Recording:
     steps: Mapping[int, Sequence[StepMark]] = field(default_factory=dict)
     requests: Mapping[int, Sequence[ServerRequest]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    calls: IssuedCallCounts | None = None
 
     @property
     def nodes(self) -> dict[int, str]:

@@ -24,6 +24,7 @@ from timesyncd.config import NAME_PATTERN, read_file, validation_text
 from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
+from timesyncd.jobs.issued_calls import read_calls
 from timesyncd.jobs.joining import STEP_CLOSED_AFTER_NS, Jobs
 from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
@@ -105,7 +106,8 @@ def load(path: Path) -> Recording:
     for file in files:
         jobs.setdefault((file.newest.job, file.newest.attempt), []).append(file)
     recording = join(max(jobs.values(), key=lambda group: sum(file.size for file in group)))
-    return replace(recording, notes=(*recording.notes, *_unmetered(files[0].path.parent)))
+    folder = files[0].path.parent
+    return replace(recording, notes=(*recording.notes, *_unmetered(folder)), calls=read_calls(folder))
 
 
 def _unmetered(folder: Path) -> list[str]:

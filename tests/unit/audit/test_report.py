@@ -23,6 +23,7 @@ from timesyncd.cli.schemas import documents
 from timesyncd.errors import TimesyncdError
 from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs.arrivals import Arrival, compare
+from timesyncd.jobs.issued_calls import CallKind, IssuedCallCounts
 from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.recording import Recording, ServerRequest
 from timesyncd.jobs.recording_files import load
@@ -42,6 +43,32 @@ def test_a_straggler_is_named_with_place_and_cost() -> None:
     assert one.exposed_ns == pytest.approx(199 * 5 * MS, rel=0.05)
     assert found.headline.startswith("Rank 1 on node-0 is persistently late: ")
     assert (found.method, found.clock_bound_ns) == ("one_clock", 1_000)
+
+
+def test_where_calls_have_no_marks_nothing_is_concluded() -> None:
+    """A rank may have waited in them for another one: the overhead is null, not 0, no rank is named and no remedy offered."""
+    calls = IssuedCallCounts(600, {CallKind("send", 4, None): 412, CallKind("recv", 4, None): 412})
+    recording = job(200, 3, late(1, computing=noisy()))
+    found = report_of(replace(recording, calls=calls), recording)
+
+    assert (found.sync_overhead, found.sync_overhead_interval, found.before_after) == (None, None, None)
+    assert (found.stragglers, found.late_spans, found.rare, found.sources) == ([], [], None, [])
+    assert all(remedy.gain is None for remedy in found.remedies)
+    assert found.headline.endswith(
+        "and which rank is late, is unknown: 824 of its calls are not metered (recv: 412 calls, send: 412 calls)."
+    )
+    assert any("no rank is named" in note for note in found.notes)
+    assert not any("not comparable" in note for note in found.notes)
+
+
+def test_a_few_calls_without_marks_are_stated() -> None:
+    """One in a hundred changes no conclusion."""
+    calls = IssuedCallCounts(600, {CallKind("broadcast", 3, None): 2})
+    found = report_of(replace(job(200, 3, late(1, computing=noisy())), calls=calls))
+
+    assert [each.rank for each in found.stragglers] == [1]
+    assert "Not metered: broadcast in groups of 3 ranks: 2 calls; 600 calls are." in found.notes
+    assert [(each.name, each.group_size, each.calls) for each in found.unmetered] == [("broadcast", 3, 2)]
 
 
 def test_equal_ranks_give_no_straggler() -> None:

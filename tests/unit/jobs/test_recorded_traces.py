@@ -10,6 +10,7 @@ import pytest
 from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import Arrival, Sync, compare
+from timesyncd.jobs.issued_calls import CallKind, IssuedCallCounts
 from timesyncd.jobs.recorded_traces import recorded_traces
 from timesyncd.jobs.recording import RankRecord, Recording
 from timesyncd.jobs.trace_joining import join
@@ -73,3 +74,13 @@ def test_steps_that_some_rank_has_no_mark_of_are_left_out() -> None:
     assert what_if(replace(whole, syncs=cut)).steps == 51
     with pytest.raises(TraceError, match="no step with the marks of all its ranks"):
         recorded_traces(replace(whole, syncs=cut[:27]))
+
+
+def test_a_recording_with_calls_that_have_no_mark_is_refused() -> None:
+    """A rank may have waited in them for another one: the replay would take that for its own computing."""
+    whole = recording(2, random.Random(1), 6.0)
+    calls = IssuedCallCounts(360, {CallKind("send", 2, "pp"): 412})
+
+    assert recorded_traces(replace(whole, calls=IssuedCallCounts(360, {CallKind("send", 2, "pp"): 1})))
+    with pytest.raises(TraceError, match="no marks of 412 calls .send in pp groups: 412 calls."):
+        recorded_traces(replace(whole, calls=calls))
