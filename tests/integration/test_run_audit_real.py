@@ -22,6 +22,7 @@ from timesyncd.cli.schemas import documents
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SCRIPT = str(Path(__file__).with_name("audited_train.py"))
+MESH = str(Path(__file__).with_name("audited_mesh.py"))
 UNEVEN_SYNCS = str(Path(__file__).with_name("audited_uneven_syncs.py"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
 
@@ -179,3 +180,40 @@ def test_only_the_slow_rank_is_named_where_ranks_leave_at_different_times(
     assert (ran.status, found["verdict"], found["where"]) == (0, "straggler", where)
     assert 30_000_000 < found["lateness_p50_ns"] < 60_000_000
     assert ran.report["marks_lost"] == 0
+
+
+@pytest.mark.parametrize(
+    ("variant", "ranks", "unmetered"),
+    [
+        ("imported", 2, set()),
+        ("functional", 2, {("all_reduce", None), ("all_to_all", None)}),
+        ("hsdp", 4, {("all_gather", "shard"), ("reduce_scatter", "shard"), ("all_reduce", "replicate")}),
+        ("ddp_mesh", 4, {("all_reduce", "dp"), ("broadcast", "dp")}),
+        (
+            "1f1b",
+            8,
+            {("send", "pp"), ("recv", "pp"), ("all_reduce", "tp"), ("all_gather", "dp"), ("reduce_scatter", "dp")},
+        ),
+    ],
+)
+def test_every_call_has_a_mark_or_is_counted(
+    tmp_path: Path, variant: str, ranks: int, unmetered: set[tuple[str, str | None]]
+) -> None:
+    """
+    As torch's profiler counts them, by imported names, in meshes and between stages. Of calls without a mark the report gives the names; then
+    the overhead is null and no rank is accused.
+    """
+    command = [*TORCHRUN[:-2], f"--nproc-per-node={ranks}", MESH]
+    ran = audited(tmp_path / "out", *command, VARIANT=variant, COUNTS=str(tmp_path))
+
+    assert ran.status == 0, ran.err
+    issued = sum(sum(json.loads((tmp_path / f"{rank}.json").read_text()).values()) for rank in range(ranks))
+    assert issued > 0
+    assert ran.report["metered_calls"] + sum(each["calls"] for each in ran.report["unmetered"]) == issued
+    assert {(each["name"], each["dimension"]) for each in ran.report["unmetered"]} == unmetered
+    if unmetered:
+        assert (ran.report["sync_overhead"], ran.report["stragglers"]) == (None, [])
+        assert "not metered" in ran.report["headline"]
+        assert "not comparable" not in ran.err
+    else:
+        assert 0 < ran.report["sync_overhead"] < 1

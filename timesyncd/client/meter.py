@@ -68,6 +68,7 @@ class Meter:
         self._signed_ns = _monotonic_ns()
         self._signs = False
         self._hidden = False
+        self._may_wait_unseen: Callable[[], bool] | None = None
         # Re-entrant: a signal handler may close, or mark, in the middle of a mark; the latter mark is lost.
         self._lock = threading.RLock()
         self._busy = False
@@ -217,6 +218,10 @@ class Meter:
         """
         self._hidden = True
 
+    def hide_presence_while(self, may_wait: Callable[[], bool]) -> None:
+        """As `hide_presence`, whenever `may_wait` returns true. The thread that reports presence calls it."""
+        self._may_wait_unseen = may_wait
+
     def report_presence(self) -> None:
         """Called once a second by a thread: report a long wait, and send the marks that no later mark would send."""
         self._ask_arrivals()
@@ -270,7 +275,8 @@ class Meter:
         now_ns = _realtime_ns()
         self._signed_ns = _monotonic_ns()
         if waiting is None:
-            if not self._hidden and not self._arrivals:
+            may_wait = self._hidden or bool(self._arrivals)
+            if not may_wait and not (self._may_wait_unseen is not None and self._may_wait_unseen()):
                 self._put_sign(Kind.ALIVE, self._newest_key, 0, now_ns, now_ns, 0)
         else:
             waiting.reported = True

@@ -128,41 +128,52 @@ class _OpenContext:
         self._world_size = job.world_size
         self._group = group
 
-    def begin(self, kind: Kind, group: Any, args: Sequence[Any]) -> Record | None:
-        """The record of a call that starts; None: it is of another group, of one that is not the job's, or does not wait for other ranks."""
+    def begin(self, kind: Kind, group: Any, args: Sequence[Any]) -> tuple[bool, Record | None]:
+        """
+        Whether a call that starts is metered here: not if it is of another group, or of one that is not the job's. And its record;
+        None: it does not wait for other ranks.
+        """
         with self.steps.safely:
             default = distributed_c10d._get_default_group()
             called = default if group is None else group
             if called is not (self._group or default) or called.size() != self._world_size:
-                return None
+                return False, None
             if called in distributed_c10d._world.pg_coalesce_state:  # queued now, run when the coalescing manager ends
-                return None
-            tensors = [tensor for argument in args[:2] for tensor in _tensors(argument)]
-            stamps = self.steps.stamps_for(tensors[0]) if tensors else HOST
-            record = Record(kind, max((_payload(argument) for argument in args[:2]), default=0), stamps)
-            self.steps.number(record)
-            if not _is_a_wait(kind, tensors):
-                return None
-            record.arrive(self.steps.job.meter, record.key)
-            return record
+                return False, None
+            return True, begin_record(self.steps, kind, args)
+        return True, None  # an error, which is a lost mark
+
+
+def begin_record(steps: Steps, kind: Kind, args: Sequence[Any]) -> Record | None:
+    """The record of a collective that starts now, with the step's next number; None: it does not wait for other ranks."""
+    tensors = [tensor for argument in args[:2] for tensor in tensors_in(argument)]
+    stamps = steps.stamps_for(tensors[0]) if tensors else HOST
+    record = Record(kind, max((payload(argument) for argument in args[:2]), default=0), stamps)
+    steps.number(record)
+    if not is_a_wait(kind, tensors):
         return None
+    record.arrive(steps.job.meter, record.key)
+    return record
 
-    def end(self, record: Record) -> None:
-        with self.steps.safely:
-            record.end = record.stamps.now()
-            record.leave_at_end()
-            self.steps.complete(record)
 
-    def follow(self, work: dist.Work, record: Record) -> dist.Work:
-        """The handle, with its wait stamped: the time before the wait was hidden by compute."""
+def end_record(steps: Steps, record: Record) -> None:
+    """The collective is over on this rank."""
+    with steps.safely:
+        record.end = record.stamps.now()
+        record.leave_at_end()
+        steps.complete(record)
 
-        def before_wait() -> None:
-            with self.steps.safely:
-                record.begin = record.stamps.now()
-                record.wait()
 
-        record.go_on()
-        return TimedWork(work, before_wait, functools.partial(self.end, record), record.leave)
+def follow_record(steps: Steps, work: dist.Work, record: Record) -> dist.Work:
+    """The handle, with its wait stamped: the time before the wait was hidden by compute."""
+
+    def before_wait() -> None:
+        with steps.safely:
+            record.begin = record.stamps.now()
+            record.wait()
+
+    record.go_on()
+    return TimedWork(work, before_wait, functools.partial(end_record, steps, record), record.leave)
 
 
 _open: list[_OpenContext] = []
@@ -224,40 +235,46 @@ def _metering(original: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
             return original(*args, **kwargs)
         group = args[position] if len(args) > position else kwargs.get("group")
         data = (*args, *kwargs.values()) if with_data else ()
-        begun = [(context, context.begin(kind, group, data)) for context in tuple(_open)]
+        begun = [(context, *context.begin(kind, group, data)) for context in tuple(_open)]
+        thread_state.hook = any(is_metered for _, is_metered, _ in begun)
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            for _, record in begun:
+            for _, _, record in begun:
                 if record is not None:
                     record.leave(failed=True)
             raise
-        for context, record in begun:
+        finally:
+            thread_state.hook = False
+        for context, _, record in begun:
             if record is None:
                 continue
             if isinstance(result, dist.Work):
-                result = context.follow(result, record)
+                result = follow_record(context.steps, result, record)
             else:
-                context.end(record)
+                end_record(context.steps, record)
         return result
 
     return wrapper
 
 
-def _tensors(argument: Any) -> Iterator[torch.Tensor]:
+def tensors_in(argument: Any) -> Iterator[torch.Tensor]:
+    """A tensor, or those of a list, also of a list of lists."""
     if isinstance(argument, torch.Tensor):
         yield argument
     elif isinstance(argument, list | tuple):
-        yield from (tensor for tensor in argument if isinstance(tensor, torch.Tensor))
+        for each in argument:
+            yield from tensors_in(each)
 
 
-def _is_a_wait(kind: Kind, tensors: Sequence[torch.Tensor]) -> bool:
+def is_a_wait(kind: Kind, tensors: Sequence[torch.Tensor]) -> bool:
     """Empty tensors are not sent, so no rank waits. This is certain only for collectives whose tensors have the same size on all ranks."""
     return kind not in _EQUAL_SIZES or not tensors or any(tensor.is_sparse or tensor.numel() for tensor in tensors)
 
 
-def _payload(argument: Any) -> int:
-    return sum(0 if tensor.is_sparse else tensor.nbytes for tensor in _tensors(argument))
+def payload(argument: Any) -> int:
+    """The octets of its tensors."""
+    return sum(0 if tensor.is_sparse else tensor.nbytes for tensor in tensors_in(argument))
 
 
 def all_reduce(job: Job, step: int, tensor: torch.Tensor) -> None:
@@ -268,9 +285,9 @@ def all_reduce(job: Job, step: int, tensor: torch.Tensor) -> None:
     """
     steps, record = steps_of(job), None
     with steps.safely:
-        record = Record(Kind.ALL_REDUCE, _payload(tensor), steps.stamps_for(tensor))
+        record = Record(Kind.ALL_REDUCE, payload(tensor), steps.stamps_for(tensor))
         steps.number(record, step)
-        if _is_a_wait(Kind.ALL_REDUCE, [tensor]):
+        if is_a_wait(Kind.ALL_REDUCE, [tensor]):
             record.arrive(job.meter, record.key)
     try:
         distributed_c10d.all_reduce(tensor)
@@ -278,7 +295,7 @@ def all_reduce(job: Job, step: int, tensor: torch.Tensor) -> None:
         if record is not None:
             record.leave(failed=True)
         raise
-    if record is not None and _is_a_wait(Kind.ALL_REDUCE, [tensor]):
+    if record is not None and is_a_wait(Kind.ALL_REDUCE, [tensor]):
         with steps.safely:
             record.end = record.stamps.now()
             record.leave_at_end()

@@ -27,7 +27,7 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 #: Called with each bucket before it is reduced; the callable that it returns is called after that.
 BucketObserver = Callable[[GradBucket], Callable[[], None] | None]
 
-#: `hook` is true while a thread runs a bucket's hook: the collectives that the hook calls belong to the bucket.
+#: `hook` is true while a thread runs a bucket's hook, or another call that is metered: the collectives inside it belong to it.
 thread_state = threading.local()
 
 _graph_task = getattr(torch._C, "_current_graph_task_id", lambda: 0)
@@ -140,7 +140,11 @@ def _reduced(
 ) -> torch.futures.Future[torch.Tensor]:
     if state.hook is None:
         on_reduced = state.observer(bucket) if state.observer is not None else None
-        reduced = state.all_reduce(bucket)
+        thread_state.hook = steps is not None
+        try:
+            reduced = state.all_reduce(bucket)
+        finally:
+            thread_state.hook = False
         if on_reduced is not None:
             reduced = reduced.then(functools.partial(_notify, on_reduced))
         if record is not None and record.stamps is HOST:
@@ -236,7 +240,8 @@ def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: obj
     elif hook is not None:
         found.hook, found.state = hook, state
     buckets = found
-    buckets.steps = steps_of(job)
+    if ddp.process_group.size() == job.world_size:
+        buckets.steps = steps_of(job)
     buckets.meter = meter = object()
 
     def detach() -> None:
@@ -244,6 +249,12 @@ def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: obj
             buckets.steps = None
 
     return detach
+
+
+def show_buckets(ddp: DistributedDataParallel) -> None:
+    """Let a module that is not metered reduce its buckets from Python, with the same bits, where its calls can be counted."""
+    if not ddp._comm_hooks and not getattr(ddp, "_use_python_reducer", False):
+        ddp.register_comm_hook(Buckets(ddp, None, None), stamping_hook)
 
 
 def set_hook(ddp: DistributedDataParallel, hook: Hook | None, state: object) -> None:

@@ -239,7 +239,7 @@ class StampedComm:
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, **rest: Any) -> Any:
         record = self._begin(output_tensor, input_tensor, group)
-        thread_state.hook = True
+        thread_state.hook = record is not None
         try:
             work = self.comm(output_tensor=output_tensor, input_tensor=input_tensor, group=group, **rest)
         except BaseException:

@@ -60,6 +60,25 @@ def _wrap() -> None:
         return result
 
     DistributedDataParallel._sync_buffers = _sync_buffers  # type: ignore[method-assign]
+    _wrap_shadow()
+
+
+def _wrap_shadow() -> None:
+    """A rank that has joined broadcasts for those that have not: it takes no step, so that leaves no mark."""
+    original: Any = getattr(DistributedDataParallel, "_check_and_sync_module_buffers", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def _check_and_sync_module_buffers(self: DistributedDataParallel) -> Any:
+        was_hook = getattr(thread_state, "hook", False)
+        thread_state.hook = was_hook or self in _steps_by_module
+        try:
+            return original(self)
+        finally:
+            thread_state.hook = was_hook
+
+    DistributedDataParallel._check_and_sync_module_buffers = _check_and_sync_module_buffers  # type: ignore[method-assign]
 
 
 def _begun(steps: Steps, ddp: DistributedDataParallel) -> Record | None:

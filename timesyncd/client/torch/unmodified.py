@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -21,7 +22,8 @@ from torch.optim.optimizer import Optimizer
 
 from timesyncd.client.job import Job, record_dir
 from timesyncd.client.torch.collectives import meter_collectives
-from timesyncd.client.torch.ddp import attach, stamping_hook
+from timesyncd.client.torch.ddp import attach, show_buckets, stamping_hook
+from timesyncd.client.torch.issued_calls import IssuedCalls
 from timesyncd.client.torch.metering import count_update, meter_ddp, meter_fsdp, metered, watch_updates
 from timesyncd.client.torch.steps import steps_of
 
@@ -40,9 +42,21 @@ def start() -> None:
     stack = contextlib.ExitStack()
     stack.enter_context(meter_collectives(job))
     job.audit_collectives = stack  # type: ignore[attr-defined]  # open for as long as the job lives
+    calls = _see_every_call(job)
     _meter_every_ddp(job)
     _meter_at_first_update(job)
-    _send_at_the_end(job)
+    _send_at_the_end(job, calls)
+
+
+def _see_every_call(job: Job) -> IssuedCalls:
+    """What no hook meters is marked or counted, so that the report states it."""
+    folder = record_dir()
+    path = None if folder is None else folder / f"rank-{job.rank}-{os.getpid()}.calls"
+    calls = IssuedCalls(steps_of(job), path)
+    with _errors_to_file(job):
+        calls.open()
+    atexit.register(calls.write)
+    return calls
 
 
 def _meter_every_ddp(job: Job) -> None:
@@ -57,6 +71,7 @@ def _meter_every_ddp(job: Job) -> None:
         make(self, *args, **kwargs)
         with _errors_to_file(job):
             meter_ddp(job, self)
+            show_buckets(self)
 
     @functools.wraps(register)
     def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> None:
@@ -106,7 +121,7 @@ def _sharded_roots() -> list[Any]:
     return [each for each in found if id(each) not in within]
 
 
-def _send_at_the_end(job: Job) -> None:
+def _send_at_the_end(job: Job, calls: IssuedCalls) -> None:
     """A process that multiprocessing forked ends without running the interpreter's exit handlers."""
     destroy = distributed_c10d.destroy_process_group
 
@@ -114,6 +129,7 @@ def _send_at_the_end(job: Job) -> None:
     def destroy_process_group(*args: Any, **kwargs: Any) -> None:
         destroy(*args, **kwargs)
         job.meter.announce()
+        calls.write()
 
     for module in (dist, distributed_c10d):
         if getattr(module, "destroy_process_group", None) is destroy:
