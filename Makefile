@@ -9,21 +9,28 @@ unexport PYTHONDONTWRITEBYTECODE
 # The real parts that the tests talk to.
 PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto snmpd snmp snmptrapd chromium g++ iproute2 util-linux procps systemd
 
+# What the daemon serves as its page; git ignores it.
+BUNDLE = timesyncd/web/bundle/built-from.txt
+
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas dist dist-test clean
+.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas dist dist-test clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
-run: .venv/daemon
+run: $(BUNDLE)
 	@$(BIN)/timesyncd demo $(DEMO)
 
 # What a contributor runs before each commit: lint, types, import layers and the unit tests. Needs no Debian package and no root.
-check: .venv/dev
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint unit
+check: .venv/dev $(BUNDLE)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint page unit
 
 unit: .venv/dev
 	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/unit $(PYTEST)
+
+# The page's types, and the tests of its pure parts.
+page: $(BUNDLE)
+	@$(BIN)/python page/build_page.py check
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -37,7 +44,7 @@ test: test-packages
 	@$(MAKE) --no-print-directory real
 
 # The tests on real parts. They wait more than they compute, so there are more processes than cores.
-real: .venv/dev
+real: .venv/dev $(BUNDLE)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --database postgresql tests/unit/store
 	$(BIN)/pytest --numprocesses 4 --dist loadfile tests/integration tests/acceptance tests/simulation $(PYTEST)
 
@@ -129,6 +136,8 @@ lock: .venv/daemon
 	CUSTOM_COMPILE_COMMAND='make lock' .venv-lock/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra daemon --extra demo \
 		--output-file requirements/run.lock pyproject.toml requirements/installer.in
+	CUSTOM_COMPILE_COMMAND='make lock' .venv-lock/bin/pip-compile --quiet --upgrade --generate-hashes --strip-extras \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file requirements/node.lock requirements/node.in
 	rm -r .venv-lock
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/run.lock
 	$(BIN)/python requirements/dependencies.py licences > requirements/licences.md
@@ -168,12 +177,18 @@ dist-test: dist
 	$(BIN)/pytest tests/dist
 
 clean:
-	rm -rf .venv .venv-lock .venv-lowest .venv-newest .lowest-versions build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .job-soak .unpacked
+	rm -rf timesyncd/web/bundle page/node_modules .venv .venv-lock .venv-lowest .venv-newest .lowest-versions build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .job-soak .unpacked
+
+# Node.js is that of the machine, else a wheel from the registry that pip uses.
+$(BUNDLE): $(wildcard page/*.json page/*.mjs page/*.py page/src/* page/src/views/*) | .venv/daemon
+	@$(BIN)/python page/build_page.py
+	@touch $@
 
 # From a lock file with hashes, on any Python from 3.11 on; it brings pip and setuptools too, so nothing else is downloaded.
 .venv/daemon: pyproject.toml requirements/run.lock
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/run.lock
+	@$(BIN)/python page/build_page.py find-node 2>/dev/null || $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/node.lock
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 

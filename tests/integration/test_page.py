@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator
 from copy import deepcopy
@@ -67,20 +66,32 @@ async def server(view: FakeView, store: StoreLocation) -> AsyncIterator[WebServe
 
 @pytest.fixture
 async def page(server: WebServer) -> AsyncIterator[Page]:
-    async with opened(server.url) as page:
+    async with opened(server.url + "node/trainer-01") as page:
         yield page
 
 
+async def go(page: Page, path: str) -> None:
+    """Another view of the same page, as a link within it opens it."""
+    await page.evaluate(f"history.pushState(null, '', '/{path}'); dispatchEvent(new PopStateEvent('popstate'))")
+
+
 async def test_the_page_answers_the_questions(page: Page, tmp_path: Path) -> None:
-    """Status, bound, reference, since when, and the job's cost: each is there in words, with units."""
+    """Status, bound, reference, since when, and the job's cost: each view states it in words, with units."""
     await page.until("status", "SYNCHRONIZED")
-    shown = {name: await page.text(name) for name in ("reference", "since", "bound", "connection")}
-    body = str(await page.evaluate("document.body.innerText"))
+    shown = {name: await page.text(name) for name in ("reference", "since", "bound")}
+    body = ""
+    for path, element, text in (
+        ("node/trainer-01", "terms", "path delay"),
+        ("job", "jobs", "straggler"),
+        ("grandmaster", "grandmasters", "HOLDOVER"),
+    ):
+        await go(page, path)
+        await page.until(element, text)
+        body += str(await page.evaluate("document.body.innerText"))
 
     assert shown["reference"] == "to grandmaster 001122.fffe.334455"
     assert shown["bound"].startswith("±") and shown["bound"].endswith("µs")
     assert shown["since"].startswith("for ") and "since" in shown["since"]
-    assert shown["connection"] == "● live"
     for fact in ("−412 ns", "20.9 µs", "SLAVE", "path delay", "◐ HOLDOVER", "GNSS antenna open", "3/9 satellites",
                  "18.3 %", "rank 1 on trainer-02", "41.2 ms ±55.0 µs", "timed from step 1100", "1 ▲ straggler"):  # fmt: skip
         assert fact in body
@@ -140,8 +151,7 @@ async def test_a_lost_source_shows_the_reason_and_its_last_value(page: Page, vie
 async def test_the_offset_of_a_network_card_s_clock_is_named_as_such(page: Page, view: FakeView) -> None:
     """With hardware timestamps ptp4l's offset is the PHC's, in the table and in the chart; the bound is the system clock's."""
     await page.until("status", "SYNCHRONIZED")
-    figure = "document.querySelector('#sources-section figcaption').innerText"
-    before = await page.evaluate(figure)
+    before = await page.until("band-note", "offset")
     first, *others = view.node().sources
     measured = first.model_copy(update={"clock": "phc:0"})
     view.events.publish(
@@ -149,8 +159,8 @@ async def test_the_offset_of_a_network_card_s_clock_is_named_as_such(page: Page,
     )
     await page.until("sources", "−412 ns of phc:0")
 
-    assert "offset (line) and ± bound of the system clock (band)" in before
-    assert "offset of phc:0 (line) and ± bound of the system clock (band)" in await page.evaluate(figure)
+    assert "offset (line) and ± bound of the system clock" in before
+    assert "offset of phc:0 (line) and ± bound of the system clock" in await page.until("band-note", "phc:0")
 
 
 async def test_a_utc_bound_that_is_not_the_grandmaster_s_gives_its_reason(page: Page, view: FakeView) -> None:
@@ -207,6 +217,7 @@ async def test_a_jobs_cost_is_shown_with_its_stragglers_and_error(page: Page) ->
     Overhead three ways, stragglers with where and verdict, what arrivals were compared by, and rank by rank; what is
     not known is not shown.
     """
+    await go(page, "job")
     await page.until("jobs", "llama-pretrain")
     shown = await page.text("jobs")
     rows = """(rows) => [...document.querySelectorAll(`#jobs [data-rows="${rows}"] tr`)].map((row) => [...row.cells].map((cell) => cell.innerText).join("|"))"""
@@ -227,6 +238,7 @@ async def test_a_jobs_cost_is_shown_with_its_stragglers_and_error(page: Page) ->
 
 async def test_a_job_without_trusted_clocks_is_marked(page: Page, view: FakeView) -> None:
     """It shows how arrivals were compared; a job of a later epoch and without optional fields is shown too."""
+    await go(page, "job")
     await page.until("jobs", "llama-pretrain")
     doubtful: dict[str, object] = {
         "method": Method.COLLECTIVE_ENDS, "clock_bound_ns": 90_000_000, "trusted": False, "stragglers": [], "straggler_rank": None, "step": (2 << 32) + 7, "comm_compute": None,
@@ -254,11 +266,23 @@ async def test_a_job_without_trusted_clocks_is_marked(page: Page, view: FakeView
 
 
 async def test_the_page_breaks_no_rule_of_its_own(page: Page) -> None:
-    """No exception, no refused request and no violation of the content policy while the page is shown."""
+    """No exception, no refused request and no violation of the content policy while each view is shown."""
     await page.until("status", "SYNCHRONIZED")
-    await page.until("jobs", "llama-pretrain")
+    for path, element, text in SETTLED:
+        await go(page, path)
+        await page.until(element, text)
 
     assert page.complaints == []
+
+
+#: Each view, with an element and a text of it that come last.
+SETTLED = (
+    ("fleet", "nodes", "trainer-02"),
+    ("node/trainer-01", "terms", "path delay"),
+    ("grandmaster/gm-a", "grandmasters", "HOLDOVER"),
+    ("job", "lateness-note", "2 ranks"),
+    ("timeline", "findings", "grandmaster-alarm"),
+)
 
 
 async def test_the_page_follows(page: Page, view: FakeView) -> None:
@@ -278,37 +302,37 @@ async def test_the_page_follows(page: Page, view: FakeView) -> None:
     assert await page.text("reason") == "the system clock was stepped"
 
 
-async def test_the_page_grows_a_bound_as_python_does(page: Page) -> None:
-    """The page's `boundAt` gives what tests/recordings/bound_growth.json states for each case, as `Bound.at` does."""
-    table = json.loads((Path(__file__).parents[1] / "recordings" / "bound_growth.json").read_text())
-    grow = f"import('/model.js').then(({{ boundAt }}) => {json.dumps(table)}.map((each) => boundAt(each, each.age_ns)))"
-
-    assert await page.evaluate(grow) == [each["at_ns"] for each in table]
-
-
-#: JavaScript: the tag, id, class, status and visibility of every element but the connection's, which shows the page's
-#: own clock.
-APPEARANCE = """[...document.querySelectorAll("body *:not(#connection)")].map((element) =>
+#: JavaScript: the tag, id, class, status and visibility of every element of the view, without those that a clock changes
+#: (a hub becomes silent) and the parts that uPlot draws.
+APPEARANCE = """[...document.querySelectorAll(".view:not([hidden]) *:not(#hubs *):not(.uplot):not(.uplot *)")].map((element) =>
     [element.tagName, element.id, element.getAttribute("class"), element.dataset.status ?? null, element.hidden])"""
 
 
 async def appearance(view: FakeView) -> list[Any]:
-    """How a page shows this view, without its texts."""
+    """How each view shows these states, without its texts."""
     server = await serve(config.WebSettings(port=0), view)
     try:
-        async with opened(server.url) as page:
-            for element, text in (
-                ("status", "SYNCHRONIZED"),
-                ("nodes", "trainer-02"),
-                ("fleet-alignment", "µs"),
-                ("jobs", "llama"),
-            ):
-                await page.until(element, text)
-            await page.becomes("document.querySelectorAll('#fleet-map canvas').length", 1)
-            found: list[Any] = await page.evaluate(APPEARANCE)
+        async with opened(server.url + "fleet") as page:
+            found: list[Any] = []
+            await page.until("node-name", "trainer-01")
+            for path, element, _ in SETTLED:
+                await go(page, path)
+                await page.becomes(f"document.getElementById('{element}').textContent !== ''", True)
+                await page.becomes(f"document.querySelectorAll('{DRAWN[path]}').length > 0", True)
+                found.append(await page.evaluate(APPEARANCE))
             return found
     finally:
         await server.close()
+
+
+#: What each view draws last.
+DRAWN = {
+    "fleet": "#chain .stop",
+    "node/trainer-01": "#forecast-chart canvas",
+    "grandmaster/gm-a": "#gm-holdover canvas",
+    "job": "#parts canvas",
+    "timeline": "#lanes rect",
+}
 
 
 async def test_no_sentence_decides_how_something_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,6 +371,7 @@ async def test_no_sentence_decides_whether_utc_is_first(page: Page, view: FakeVi
 
 async def test_an_ended_finding_is_removed(page: Page, view: FakeView) -> None:
     """An active finding is shown until a message ends it."""
+    await go(page, "timeline")
     await page.until("findings", "Check the antenna's connector.")
     over = view.findings()[0].model_copy(update={"until_realtime_ns": 1_700_000_400_000_000_000})
     view.events.publish(StreamEvent("finding", over))
@@ -356,6 +381,7 @@ async def test_an_ended_finding_is_removed(page: Page, view: FakeView) -> None:
 
 async def test_a_finding_is_shown_with_its_chain(page: Page) -> None:
     """From the root cause to the affected jobs, link by link, in order."""
+    await go(page, "timeline")
     await page.until("findings", "Check the antenna's connector.")
     links = await page.evaluate("[...document.querySelectorAll('#findings .chain li')].map((link) => link.textContent)")
 
@@ -368,6 +394,7 @@ def fields_of(grandmaster: str) -> str:
     return f"""(() => {{
       const card = [...document.querySelectorAll(".grandmaster")].find((c) => c.querySelector('[data-field="name"]').textContent === {grandmaster!r});
       const parts = [...card.querySelectorAll("[data-field], [data-rows]")];
+      card.querySelectorAll("details").forEach((part) => {{ part.open = true; }});
       return Object.fromEntries(parts.map((part) => [part.dataset.field ?? part.dataset.rows, part.innerText]));
     }})()"""
 
@@ -377,6 +404,7 @@ async def test_an_unhealthy_grandmaster_shows_its_details(page: Page) -> None:
     State, error and budget, references, ports, alarms with the grandmaster's own severity, time errors, inventory: in
     words.
     """
+    await go(page, "grandmaster")
     await page.until("grandmasters", "HOLDOVER")
     shown = await page.evaluate(fields_of("gm-a"))
     bars = await page.evaluate("[...document.querySelectorAll('.sky rect')].map((bar) => bar.getAttribute('class'))")
@@ -394,17 +422,27 @@ async def test_an_unhealthy_grandmaster_shows_its_details(page: Page) -> None:
     assert "phase to its reference" in shown["clock"] and "not provided" in shown["clock"]
 
 
-async def test_the_days_time_errors_are_drawn(page: Page) -> None:
-    """A channel of which the store holds rows is a line with its lowest and highest value."""
-    await page.until("grandmasters", "gnss-1, last")
-    caption = await page.evaluate("document.querySelector('[data-field=time-error-charts] figcaption').textContent")
-    drawn = await page.evaluate(
-        "document.querySelector('[data-field=time-error-charts] .time-error').getAttribute('d')"
-    )
+async def test_the_time_errors_are_drawn(page: Page) -> None:
+    """A channel of which the store holds rows is a line with its lowest and highest value, and pixels of its colour."""
+    await go(page, "grandmaster/gm-a?last=6h")
+    note = await page.until("gm-error-note", "gnss-1")
+    await page.becomes(pixels_of("#gm-errors canvas", "--series-1") + " > 0", True)
 
-    assert caption.startswith(("gnss-1, last 5", "gnss-1, last 4"))
-    assert caption.endswith(": −40 ns to +55 ns")
-    assert drawn.startswith("M0.0 ")
+    assert note == "gnss-1: −40 ns to +55 ns"
+
+
+def pixels_of(canvas: str, colour: str) -> str:
+    """JavaScript: how many pixels of a canvas have about a colour of the theme."""
+    return f"""(() => {{
+      const canvas = document.querySelector({canvas!r});
+      if (canvas === null || canvas.width === 0) return 0;
+      const hex = getComputedStyle(document.documentElement).getPropertyValue({colour!r}).trim();
+      const wanted = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+      const {{ data }} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      let found = 0;
+      for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 200 && wanted.every((part, channel) => Math.abs(part - data[at + channel]) < 12)) found += 1;
+      return found;
+    }})()"""
 
 
 async def test_what_a_grandmaster_does_not_provide_is_marked(page: Page, view: FakeView) -> None:
@@ -414,6 +452,7 @@ async def test_what_a_grandmaster_does_not_provide_is_marked(page: Page, view: F
     view.events.publish(
         StreamEvent("grandmaster", GrandmasterState.model_validate(order | {"name": "bare", "reachable": True}))
     )
+    await go(page, "grandmaster")
     await page.until("grandmasters", "bare")
     shown = await page.evaluate(fields_of("bare"))
 
@@ -430,6 +469,7 @@ async def test_a_grandmaster_without_snmp_replies_is_marked(page: Page, view: Fa
     order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
     content = order | {"name": "bare", "reachable": True, "snmp_error": "gm:161: no SNMP response"}
     view.events.publish(StreamEvent("grandmaster", GrandmasterState.model_validate(content)))
+    await go(page, "grandmaster")
     await page.until("grandmasters", "bare")
     shown = await page.evaluate(fields_of("bare"))
 
@@ -442,6 +482,7 @@ async def test_unhealthy_grandmasters_come_first_and_open(page: Page, view: Fake
     well = view.grandmasters()[0].model_copy(update={"clock_state": "locked", "alarms": []})
     for number in range(50):
         view.events.publish(StreamEvent("grandmaster", well.model_copy(update={"name": f"well-{number:02}"})))
+    await go(page, "grandmaster")
     await page.until("grandmasters", "well-49")
     view.events.publish(
         StreamEvent("grandmaster", well.model_copy(update={"name": "well-30", "clock_state": "holdover"}))
@@ -466,6 +507,7 @@ def alarm_event(**changes: Any) -> AlarmEventMessage:
 async def test_an_alarm_event_is_shown_as_it_happens(page: Page, view: FakeView) -> None:
     """A grandmaster's notification appears with the number of lost ones, the newest first."""
     await page.until("status", "SYNCHRONIZED")
+    await go(page, "grandmaster")
     view.events.publish(StreamEvent("alarm", alarm_event()))
     view.events.publish(StreamEvent("alarm", alarm_event(sequence=2, action="clear", severity="clear", lost=0)))
     await page.until("alarm-events", "clear")
@@ -475,6 +517,43 @@ async def test_an_alarm_event_is_shown_as_it_happens(page: Page, view: FakeView)
     assert "raise · major" in rows[1] and "(2 earlier notifications lost)" in rows[1]
 
 
+GREEN = """(() => {
+  const canvas = document.createElement("canvas");
+  const pen = canvas.getContext("2d");
+  const image = window.shot;
+  [canvas.width, canvas.height] = [image.width, image.height];
+  pen.drawImage(image, 0, 0);
+  const { data } = pen.getImageData(0, 0, canvas.width, canvas.height);
+  let green = 0;
+  for (let at = 0; at < data.length; at += 4) if (data[at + 1] > data[at] + 40 && data[at + 1] > data[at + 2] + 40) green += 1;
+  return green;
+})()"""
+
+
+async def green_pixels(page: Page) -> int:
+    """How many pixels of what a reader sees are green."""
+    shot = (await page.command("Page.captureScreenshot", format="png"))["data"]
+    load = f"new Promise((done) => {{ window.shot = new Image(); window.shot.onload = () => done(true); window.shot.src = 'data:image/png;base64,{shot}'; }})"
+    await page.evaluate(load)
+    return int(await page.evaluate(GREEN))
+
+
+@pytest.mark.parametrize("path", ["fleet", "node/trainer-01", "grandmaster/gm-a"])
+async def test_nothing_is_green_while_the_daemon_is_silent(page: Page, view: FakeView, path: str) -> None:
+    """Without messages a banner states how old everything is, and title, icon and every pixel lose their green."""
+    await page.until("status", "SYNCHRONIZED")
+    await go(page, path)
+    view.events.publish(StreamEvent("node", view.node()))
+    await page.until("connection", "● live")
+    icon = await page.evaluate("document.getElementById('favicon').href")
+    banner = await page.until("banner", "no event from the daemon for")
+
+    assert "everything below is as of " in banner and banner.rstrip().endswith("s ago")
+    assert (await page.evaluate("document.title")).startswith("⚠ no answer")
+    assert await page.evaluate("document.getElementById('favicon').href") != icon
+    assert await green_pixels(page) == 0
+
+
 async def test_a_silent_daemon_is_reported_and_the_bound_grows(page: Page, view: FakeView) -> None:
     """Without messages the page shows for how long, widens the bound, and turns to HOLDOVER when it is due."""
     await page.until("status", "SYNCHRONIZED")
@@ -482,9 +561,10 @@ async def test_a_silent_daemon_is_reported_and_the_bound_grows(page: Page, view:
     await page.until("connection", "no event from the daemon for")
     await page.until("status", "HOLDOVER")
     later = await page.text("bound")
+    view.events.publish(StreamEvent("node", view.node()))
+    await page.becomes("document.getElementById('banner').hidden", True)
 
     assert float(later.strip("±µs ")) > float(first.strip("±µs "))
-    assert "no fresh sample" in await page.text("reason")
 
 
 async def test_a_lost_connection_is_reported_and_restored(page: Page, server: WebServer, view: FakeView) -> None:
@@ -495,6 +575,7 @@ async def test_a_lost_connection_is_reported_and_restored(page: Page, server: We
     again = await serve(config.WebSettings(port=int(server.url.rsplit(":", 1)[1].rstrip("/"))), view)
     try:
         await page.until("connection", "● live")
+        await page.becomes("document.getElementById('banner').hidden", True)
     finally:
         await again.close()
 
@@ -537,9 +618,88 @@ async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
         )
     )
     view.events.publish(StreamEvent("alarm", alarm_event(name=evil, action=evil, severity=evil, text=evil)))
-    for element in ("jobs", "nodes", "hubs", "grandmasters", "findings", "alarm-events"):
+    shown = (
+        ("job", "jobs"), ("fleet", "nodes"), ("fleet", "hubs"), ("fleet", "attention"), ("grandmaster", "grandmasters"),
+        ("grandmaster", "alarm-events"), ("timeline", "findings"),
+    )  # fmt: skip
+    for path, element in shown:
+        await go(page, path)
         await page.until(element, evil)
+    await go(page, "fleet")
     await page.until("fleet-map", "<img src=x>")
 
     assert await page.evaluate("document.querySelectorAll('main img, main script').length") == 0
     assert page.complaints == []
+
+
+@pytest.mark.parametrize("view_name", ["node", "grandmaster", "job"])
+async def test_an_address_with_markup_stays_text(server: WebServer, view_name: str) -> None:
+    """A node, a grandmaster or a job named `<script>` in the address is a name that this daemon does not know."""
+    note = {"node": "node-note", "grandmaster": "no-grandmasters", "job": "no-jobs"}[view_name]
+    async with opened(f"{server.url}{view_name}/%3Cscript%3Ealert(1)%3C%2Fscript%3E") as page:
+        shown = await page.until(note, "<script>alert(1)</script>")
+
+        assert "no" in shown
+        assert await page.evaluate("document.querySelectorAll('main script').length") == 0
+
+
+async def test_each_view_has_an_address_that_can_be_reloaded(page: Page, server: WebServer) -> None:
+    """After a reload of its address a view, its time range and its zone are the same; a link within the page keeps both."""
+    await page.until("status", "SYNCHRONIZED")
+    await page.command("Page.navigate", url=server.url + "grandmaster/gm-a?last=6h&tz=local")
+    await page.until("gm-text", "gm-a: holdover")
+    kept = await page.evaluate("document.querySelector('nav a[data-view=job]').getAttribute('href')")
+    texts = [await page.text("zone"), await page.evaluate("document.getElementById('range').value")]
+
+    assert kept == "/job?last=6h&tz=local"
+    assert texts == ["local time", "6h"]
+
+
+async def press(page: Page, key: str) -> None:
+    await page.command("Input.dispatchKeyEvent", type="keyDown", key=key, text=key if len(key) == 1 else "")
+    await page.command("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+
+async def test_the_keyboard_alone_reaches_a_rank(page: Page) -> None:
+    """`/` searches ranks too, Enter opens the hit, `?` shows the keys, and digits change the view."""
+    await page.until("status", "SYNCHRONIZED")
+    await press(page, "/")
+    await page.becomes("document.activeElement.id", "search")
+    await page.command("Input.insertText", text="rank 1")
+    await page.until("search-results", "rank 1 of llama-pretrain on trainer-02")
+    await press(page, "Enter")
+    await page.becomes("location.pathname", "/job/0f3a9c51d2b4e687")
+    await press(page, "?")
+    await page.becomes("document.getElementById('help').open", True)
+    await page.evaluate("document.getElementById('help').close()")
+    await press(page, "1")
+    await page.becomes("location.pathname", "/fleet")
+
+
+async def test_a_time_range_is_shared_and_in_the_address(page: Page) -> None:
+    """A longer range, an earlier one and the zone are in the address, and "back to live" ends them."""
+    await page.until("status", "SYNCHRONIZED")
+    await press(page, "[")
+    await page.becomes("new URLSearchParams(location.search).has('from')", True)
+    await press(page, "u")
+    await page.becomes("new URLSearchParams(location.search).get('tz')", "local")
+    await page.evaluate("document.getElementById('range-live').click()")
+    await page.becomes("new URLSearchParams(location.search).has('from')", False)
+
+    assert await page.text("zone") == "local time"
+
+
+WIDTHS = (390, 1440, 3840)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+async def test_nothing_is_cut_at_any_width(page: Page, width: int) -> None:
+    """No view is wider than the window, from a phone to 4K."""
+    await page.command("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    wide = {}
+    for path, element, text in SETTLED:
+        await go(page, path)
+        await page.until(element, text)
+        wide[path] = await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    assert wide == {path: True for path, _, _ in SETTLED}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 import time
@@ -10,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from chromium import Page, opened
 from fake_view import FakeView
@@ -18,6 +18,7 @@ from fleet_view import FleetView
 from timesyncd import config
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.daemon.node_state import NO_SOURCE
+from timesyncd.messages.node import BoundMessage
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
 from timesyncd.web.app import serve
@@ -43,8 +44,18 @@ def view() -> FleetView:
 async def page(view: FleetView) -> AsyncIterator[Page]:
     server = await serve(config.WebSettings(port=0), view)
     async with opened(server.url) as page:
-        await page.until("fleet-alignment", "µs")
+        await page.becomes("/µs|ms/.test(document.getElementById('fleet-alignment').innerText)", True)
+        await page.until("nodes", "trainer-00001")
         yield page
+    await server.close()
+
+
+@pytest.fixture
+async def http(view: FleetView) -> AsyncIterator[aiohttp.ClientSession]:
+    """The API of a second server on the same states."""
+    server = await serve(config.WebSettings(port=0), view)
+    async with aiohttp.ClientSession(server.url) as session:
+        yield session
     await server.close()
 
 
@@ -60,16 +71,22 @@ async def test_the_hubs_are_listed(page: Page) -> None:
     assert links == ["https://hub-a.example:8319/"]
 
 
+async def go(page: Page, path: str) -> None:
+    """Another view of the same page, as a link within it opens it."""
+    await page.evaluate(f"history.pushState(null, '', '/{path}'); dispatchEvent(new PopStateEvent('popstate'))")
+
+
 async def test_a_hub_without_a_source_has_no_clock(view: FleetView) -> None:
     """A daemon without a clock source is not shown as unsynchronized: it has no status and no bound."""
     none: dict[str, Any] = dict.fromkeys(("age_ns", "gm", "utc", "parent"))
     alone = none | {"sources": [], "status": "UNKNOWN", "reason": NO_SOURCE, "terms": {}, "rates": {}}
     view.states[0] = view.states[0].model_copy(update=alone)
     server = await serve(config.WebSettings(port=0), view)
-    async with opened(server.url) as page:
+    async with opened(server.url + "node/trainer-00000") as page:
         await page.until("status", "NO CLOCK")
         texts = [await page.text(name) for name in ("bound", "reference", "since", "reason", "utc")]
         title = await page.evaluate("document.title")
+        await go(page, "fleet")
         await page.until("nodes", "trainer-00001")
         first = (await rows(page, "nodes"))[0]
     await server.close()
@@ -79,15 +96,17 @@ async def test_a_hub_without_a_source_has_no_clock(view: FleetView) -> None:
     assert first.startswith("trainer-00000|– NO CLOCK|none|")
 
 
-async def test_the_fleet_has_a_summary(page: Page) -> None:
+async def test_the_fleet_has_a_summary(page: Page, http: aiohttp.ClientSession) -> None:
     """Its alignment, the widest pair, the forecast; missing nodes; nodes by status and by grandmaster."""
     await page.until("fleet-grandmasters", "gm-a")
     shown = {name: await page.text(f"fleet-{name}") for name in ("alignment", "pair", "forecast", "count", "missing")}
     worst = await rows(page, "fleet-worst")
 
-    assert 42.6 <= float(shown["alignment"].removesuffix(" µs")) < 100
-    assert shown["pair"].endswith("the widest pair is trainer-00007 and trainer-00011")
-    assert shown["forecast"].startswith("without new states: exceeds 100 µs in ")
+    compared = (await (await http.get("/api/v1/fleet/overview")).json())["headline"]
+    number, unit = shown["alignment"].split(" ")
+    assert float(number) * {"µs": 1e3, "ms": 1e6}[unit] >= compared["alignment_ns"] * 0.99
+    assert shown["pair"].startswith(f"{compared['compared']} of {compared['nodes']} clocks; the widest pair is ")
+    assert "expires in " in shown["forecast"]
     assert (shown["count"], shown["missing"]) == (
         "11 nodes reporting of 13 expected", "▲ 2 missing: trainer-99998, trainer-99999",
     )  # fmt: skip
@@ -100,12 +119,65 @@ async def test_the_fleet_has_a_summary(page: Page) -> None:
 
 
 async def test_an_unknown_alignment_shows_its_reason(page: Page, view: FleetView) -> None:
-    """A silent node makes the alignment unknown: the reason appears in place of the number."""
-    view.unaligned = "trainer-00003 has no bound"
+    """Without a bound nothing is compared: the reason appears in place of the number."""
+    none = BoundMessage(bound_ns=None, growth_ppb=0, reason="no fresh sample", reason_code="stale")
+    view.states = [state.model_copy(update={"status": "UNKNOWN", "gm": none}) for state in view.states]
     await page.until("fleet-alignment", "unknown")
-    await page.until("fleet-reason", "trainer-00003 has no bound")
+    await page.until("fleet-reason", "no clock has a bound")
 
     assert [await page.text(f"fleet-{name}") for name in ("pair", "forecast")] == ["", ""]
+
+
+async def test_the_headline_counts_the_clocks_without_a_bound(page: Page, http: aiohttp.ClientSession) -> None:
+    """One sentence for the whole fleet, the API's own: those that agree, and how many report no bound, with the actions."""
+    shown = await page.until("headline-text", "clocks agree within")
+    overview = await (await http.get("/api/v1/fleet/overview")).json()
+    actions = await page.evaluate(
+        "[...document.querySelectorAll('#headline-actions > *')].map((each) => each.textContent)"
+    )
+
+    assert shown == overview["headline"]["text"]
+    assert "report no bound" in shown or "reports no bound" in shown
+    assert actions[:-1] == [action["text"] for action in overview["headline"]["actions"]]
+    assert actions[-1] == "Copy link"
+
+
+async def test_the_chain_leads_from_gnss_to_the_jobs(page: Page) -> None:
+    """A stop for each source, grandmaster, parent and rack; a click on a rack filters the list and is in the address."""
+    await page.becomes("document.querySelectorAll('#chain .stop').length > 4", True)
+    names = await page.evaluate("[...document.querySelectorAll('#chain text')].map((each) => each.textContent)")
+    await page.evaluate(
+        "document.querySelector('#chain a[aria-label^=rack]').dispatchEvent(new MouseEvent('click', { bubbles: true, cancelable: true }))"
+    )
+    await page.becomes("new URLSearchParams(location.search).get('topology')", "hall-1/rack-01")
+    filters = await page.until("nodes-all", "hall-1/rack-01")
+
+    assert {"GNSS", "grandmaster", "rack", "job", "GNSS of gm-a ✕", "gm-a ✕", "gm-b", "hall-1/rack-01"} <= set(names)
+    assert filters == "✕ topology hall-1/rack-01"
+
+
+async def test_racks_over_time_show_no_bound_loudest(page: Page) -> None:
+    """A rack with a node without a bound is drawn in the colour of no bound, and the pointer's cell is stated in words."""
+    await go(page, "fleet?from=2023-11-14T22:10:00Z&to=2023-11-14T22:20:00Z")
+    await page.becomes("document.querySelector('#racks canvas').width > 0", True)
+    await page.until("racks-note", "readings since")
+    colour = """(() => {
+      const canvas = document.querySelector('#racks canvas');
+      const [x, y] = [Math.round(canvas.width * 0.6), Math.round(canvas.height * 0.4)];
+      return [...canvas.getContext('2d').getImageData(x, y, 1, 1).data.slice(0, 3)].map((part) => part.toString(16).padStart(2, '0')).join('');
+    })()"""
+    wanted = await page.evaluate(
+        "getComputedStyle(document.documentElement).getPropertyValue('--no-bound').trim().slice(1)"
+    )
+    await page.becomes(colour, wanted)
+    hover = """(() => {
+      const canvas = document.querySelector('#racks canvas');
+      const box = canvas.getBoundingClientRect();
+      canvas.dispatchEvent(new PointerEvent('pointermove', { clientX: box.x + box.width * 0.6, clientY: box.y + box.height * 0.4 }));
+    })()"""
+    await page.evaluate(hover)
+
+    assert (await page.evaluate("document.querySelector('#racks .cell-text').textContent")).endswith(": no bound")
 
 
 async def test_the_fleet_is_a_picture(page: Page) -> None:
@@ -118,7 +190,7 @@ async def test_the_fleet_is_a_picture(page: Page) -> None:
     fine, holdover = [await page.evaluate(f"({at})({x}, {y})") for x, y in ((9, 9), (47, 34))]
 
     assert title == "hall-1/rack-01: 10 SYNCHRONIZED, 1 HOLDOVER, 1 DISRUPTED; widest ±1.11 µs"
-    assert (fine, holdover) == ("23 131 74 255", "143 82 0 255")
+    assert (fine, holdover) == ("23 131 74 255", "138 75 0 255")
 
 
 async def test_a_status_is_a_filter_of_the_list(page: Page) -> None:
@@ -127,7 +199,7 @@ async def test_a_status_is_a_filter_of_the_list(page: Page) -> None:
     await page.until("nodes", "trainer-00011")
     await page.evaluate(click)
     await page.becomes("document.querySelectorAll('#nodes tr').length", 1)
-    shown, place = await rows(page, "nodes"), await page.evaluate("location.hash")
+    shown, place = await rows(page, "nodes"), await page.evaluate("location.search")
     await page.becomes(
         "document.querySelector('#fleet-statuses li:nth-child(3) a').getAttribute('aria-current')", "true"
     )
@@ -135,32 +207,31 @@ async def test_a_status_is_a_filter_of_the_list(page: Page) -> None:
     await page.becomes("document.querySelectorAll('#nodes tr').length", 12)
 
     assert shown[0].startswith("trainer-00003|✕ DISRUPTED|none|")
-    assert place == "#status=DISRUPTED"
+    assert place == "?status=DISRUPTED"
 
 
 async def test_a_node_has_a_page(page: Page, view: FleetView) -> None:
-    """The selected node is shown with its current status, sources and terms, and closed again."""
-    await page.evaluate("location.hash = '#node=trainer-00001'")
-    await page.until("one-status", "SYNCHRONIZED")
-    shown = {
-        name: await page.text(name)
-        for name in ("drawer-name", "drawer-place", "one-reference", "one-sources", "one-terms")
-    }
-    await page.evaluate("document.getElementById('drawer-close').click()")
-    await page.becomes("document.getElementById('drawer').open", False)
+    """The selected node is shown with its current status, sources and terms, and the way back shows the fleet again."""
+    await page.evaluate("document.querySelector('#nodes a[href$=\"trainer-00001\"]').click()")
+    await page.until("hero-node", "trainer-00001")
+    shown = {name: await page.text(name) for name in ("hero-node", "status", "reference", "sources", "terms")}
+    address = await page.evaluate("location.pathname")
+    await page.evaluate("history.back()")
+    await page.becomes("document.getElementById('view-fleet').hidden", False)
 
-    assert (shown["drawer-name"], shown["drawer-place"]) == ("trainer-00001", "hall-1/rack-01")
-    assert shown["one-reference"] == "to grandmaster gm-a (001122.fffe.334455)"
-    assert "falseticker" in shown["one-sources"] and "path delay" in shown["one-terms"]
+    assert (shown["hero-node"], address) == ("trainer-00001 · hall-1/rack-01", "/node/trainer-00001")
+    assert shown["status"] == "● SYNCHRONIZED"
+    assert shown["reference"] == "to grandmaster gm-a (001122.fffe.334455)"
+    assert "falseticker" in shown["sources"] and "path delay" in shown["terms"]
     assert page.complaints == []
 
 
 async def test_an_unknown_node_shows_no_numbers(page: Page) -> None:
     """An address of a node that is gone shows no other node's numbers."""
-    await page.evaluate("location.hash = '#node=no-such-node'")
-    await page.until("drawer-note", "This daemon knows no node of this name.")
+    await go(page, "node/no-such-node")
+    await page.until("node-note", "This daemon knows no node named no-such-node.")
 
-    assert await page.evaluate("document.getElementById('drawer-parts').hidden") is True
+    assert await page.evaluate("document.getElementById('hero').hidden") is True
 
 
 async def test_ten_thousand_nodes_stay_usable() -> None:
@@ -175,7 +246,10 @@ async def test_ten_thousand_nodes_stay_usable() -> None:
             await page.until("nodes-page", "page 1, trainer-00000 to trainer-00049")
             await page.becomes("document.querySelectorAll('#fleet-map canvas').length", 250)
             size = await page.evaluate("document.querySelectorAll('*').length")
+            await go(page, "timeline")
+            await page.until("findings", "115 findings")
             findings = await rows(page, "findings")
+            await go(page, "fleet")
             await page.evaluate(
                 "{ const field = document.getElementById('nodes-search'); field.value = '0997<'; field.dispatchEvent(new Event('input')) }"
             )
@@ -194,14 +268,20 @@ async def test_a_node_alone_has_no_empty_box() -> None:
     view.states = view.states[:1]
     view.hubs = list  # type: ignore[method-assign]
     server = await serve(config.WebSettings(port=0), view)
-    hidden = "['fleet-section', 'hubs-section', 'nodes-section', 'history', 'events-section'].map((id) => document.getElementById(id).hidden)"
+    hidden = "['fleet-section', 'hubs-section', 'nodes-section', 'chain-section', 'history', 'events-section'].map((id) => document.getElementById(id).hidden)"
     try:
         async with opened(server.url) as page:
             await page.until("status", "SYNCHRONIZED")
-            await page.until("jobs", "llama-pretrain")
-            await asyncio.sleep(2)
+            for path, element, text in (
+                ("timeline", "findings", "grandmaster-alarm"),
+                ("job", "jobs", "llama-pretrain"),
+                ("fleet", "attention", "gm-a"),
+                ("", "terms", "path delay"),
+            ):
+                await go(page, path)
+                await page.until(element, text)
 
-            assert await page.evaluate(hidden) == [True] * 5
+            assert await page.evaluate(hidden) == [True] * 6
             assert page.complaints == []
     finally:
         await server.close()
@@ -234,37 +314,51 @@ def stored(folder: Path, node: str) -> StoreLocation:
 
 async def test_the_history_is_drawn(view: FleetView, tmp_path: Path) -> None:
     """
-    Of the own node each quantity that the store has is a chart with a hole where nothing was stored; a span without
-    data is reported.
+    Of a node each quantity that the store has is a chart with axes and a hole where nothing was stored; the address has
+    its time range.
     """
     server = await serve(config.WebSettings(port=0), view, stored(tmp_path, "trainer-00000"))
-    charts = "[...document.querySelectorAll('#history figure')].map((chart) => chart.innerText.replaceAll('\\n', ' '))"
-    holes = "document.querySelector('#history .line').getAttribute('d').split('M').length - 2"
     try:
-        async with opened(server.url) as page:
-            await page.until("history", "ptp offset")
-            shown, gaps = await page.evaluate(charts), await page.evaluate(holes)
-            await page.evaluate("document.querySelector('#history .spans button:nth-child(3)').click()")
-            await page.becomes(
-                "document.querySelector('#history .spans button:nth-child(3)').getAttribute('aria-pressed')", "true"
-            )
-            await page.until("history", "ptp offset")
+        async with opened(server.url + "node/trainer-00000?last=1h") as page:
+            await page.until("hero-node", "trainer-00000")
+            await page.becomes(COLUMNS + " > 50", True)
+            columns, gaps = await page.evaluate(COLUMNS), await page.evaluate(GAPS)
 
-            assert shown == [
-                "ptp offset −80 ns to +100 ns, latest median +5 ns",
-                "ptp bound to the grandmaster ±800 ns to ±930 ns, latest median ±850 ns",
-            ]
+            assert 100 < columns
             assert gaps == 1
             assert page.complaints == []
     finally:
         await server.close()
 
 
+#: JavaScript: of the band's canvas, which columns have the colour of the bound's line.
+_INK = """(() => {
+  const canvas = document.querySelector('#band canvas');
+  if (canvas === null || canvas.width === 0) return [];
+  const hex = getComputedStyle(document.documentElement).getPropertyValue('--series-1').trim();
+  const wanted = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  const { width, height } = canvas;
+  const pen = Object.assign(document.createElement('canvas'), { width, height }).getContext('2d', { willReadFrequently: true });
+  pen.drawImage(canvas, 0, 0);
+  const { data } = pen.getImageData(0, 0, width, height);
+  const found = [];
+  for (let x = 0; x < width; x += 1) {
+    for (let y = 0; y < height; y += 1) {
+      const at = 4 * (y * width + x);
+      if (data[at + 3] > 60 && wanted.every((part, channel) => Math.abs(part - data[at + channel]) < 40)) { found.push(x); break; }
+    }
+  }
+  return found;
+})()"""
+COLUMNS = f"{_INK}.length"
+GAPS = f"((xs) => xs.slice(1).filter((x, at) => x - xs[at] > 80).length)({_INK})"
+
+
 async def test_the_events_are_a_list_with_pages(view: FleetView, tmp_path: Path) -> None:
     """The newest events first, the older ones page by page."""
     server = await serve(config.WebSettings(port=0), view, stored(tmp_path, "trainer-00000"))
     try:
-        async with opened(server.url) as page:
+        async with opened(server.url + "timeline") as page:
             await page.until("events", "no answer, number 1")
             first = await rows(page, "events")
             await page.evaluate("document.getElementById('events-older').click()")
@@ -284,7 +378,7 @@ async def test_a_401_opens_the_log_in_page(view: FleetView, tmp_path: Path) -> N
     secret.write_text("a long enough secret of this test alone")
     server = await serve(config.WebSettings(port=0), view)
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
-    async with opened(server.url) as page:
+    async with opened(server.url + "node/trainer-00000") as page:
         await page.until("status", "SYNCHRONIZED")
         await server.close()
         token = config.TokenSettings(name="reader", secret=config.SecretSettings(file=secret))

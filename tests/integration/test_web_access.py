@@ -19,8 +19,9 @@ from timesyncd.client.api import fetch_all
 from timesyncd.config import Role, SecretSettings, TokenSettings, WebSettings
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.web import auth, tls
-from timesyncd.web.app import PAGE_FILES, ROUTES, WebServer, serve
+from timesyncd.web.app import LOGIN_FILES, ROUTES, WebServer, serve
 from timesyncd.web.auth import ROLE_RANKS, SESSION_COOKIE
+from timesyncd.web.page_files import assets
 from timesyncd.web.routes import Route
 
 pytestmark = pytest.mark.integration
@@ -146,7 +147,7 @@ async def test_a_401_explains_how_to_log_in(http: aiohttp.ClientSession) -> None
     assert (browser.status, browser.headers["Location"]) == (303, "login")
 
 
-@pytest.mark.parametrize("path", [path for path in PAGE_FILES if path != "/"])
+@pytest.mark.parametrize("path", [*LOGIN_FILES, *assets()])
 async def test_scripts_and_style_need_no_credentials(http: aiohttp.ClientSession, path: str) -> None:
     """Scripts and style hold nothing of the installation, and the log-in is shown with them."""
     assert await status(http, path) == 200

@@ -120,7 +120,10 @@ def run(commands: Path, *command: str | Path) -> Output:
 
 
 def test_the_wheel_holds_the_tree_and_nothing_else(wheel: Path) -> None:
-    """Every file of the package, of drivers/ and of schemas/ is below `timesyncd`; nothing lands beside it."""
+    """Every file of the package, of drivers/ and of schemas/ is below `timesyncd`; nothing lands beside it.
+
+    The page's bundle, which git ignores, is there too.
+    """
     places = {
         "timesyncd": Path("timesyncd"),
         "drivers": Path("timesyncd/drivers"),
@@ -133,8 +136,11 @@ def test_the_wheel_holds_the_tree_and_nothing_else(wheel: Path) -> None:
     }
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
-    assert held == wanted
-    assert {"timesyncd/py.typed", "timesyncd/schemas/SHM.md", "timesyncd/web/page/index.html"} < held
+    bundle = {name for name in held if name.startswith("timesyncd/web/bundle/")}
+
+    assert held - bundle == wanted
+    assert {name.rpartition(".")[2] for name in bundle} == {"html", "js", "css", "txt"}
+    assert {"timesyncd/py.typed", "timesyncd/schemas/SHM.md", "timesyncd/web/bundle/index.html"} < held
 
 
 def test_two_builds_are_the_same_octets(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -220,8 +220,10 @@ def built_wheel(folder: Path) -> Path:
     """The project's wheel, of the files as they are. Raises NeedNotMet."""
     source = folder / "source"
     source.mkdir()
-    for name in ("timesyncd", "drivers", "schemas"):
-        shutil.copytree(PROJECT / name, source / name, symlinks=True)
+    for name in ("timesyncd", "drivers", "schemas", "page"):
+        shutil.copytree(
+            PROJECT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("node_modules", "__pycache__")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, source)
     run(

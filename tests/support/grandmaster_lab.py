@@ -250,14 +250,18 @@ def screen(node: DaemonProcess, *arguments: str) -> str:
 
 
 def page(node: DaemonProcess, holds: Callable[[str], bool]) -> str:
-    """What a reader of its page sees in a browser, once it holds."""
+    """What a reader of its page sees in a browser, in the views of findings, grandmasters and its node, once it holds."""
 
     async def shown() -> str:
         async with opened(node.page) as browser, asyncio.timeout(60):
             while True:
-                text = str(await browser.evaluate("document.body.innerText"))
-                if holds(text):
-                    return text
-                await asyncio.sleep(0.2)
+                texts = []
+                for view in ("timeline", "grandmaster", "node"):
+                    go = f"history.pushState(null, '', '/{view}'); dispatchEvent(new PopStateEvent('popstate'))"
+                    await browser.evaluate(go)
+                    texts.append(str(await browser.evaluate("document.body.innerText")))
+                if holds("\n".join(texts)):
+                    return "\n".join(texts)
+                await asyncio.sleep(0.5)
 
     return asyncio.run(shown())

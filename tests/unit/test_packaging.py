@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -23,6 +24,7 @@ def test_every_package_is_listed() -> None:
         "timesyncd.audit.hook",
         "timesyncd.drivers.timeprovider.profiles",
         "timesyncd.schemas",
+        "timesyncd.web.bundle",
         "timesyncd.web.page",
     }
 
@@ -55,6 +57,18 @@ def test_no_lock_file_names_a_registry() -> None:
 
     assert ROOT / "requirements/run.lock" in locks
     assert named == []
+
+
+def test_the_page_s_lock_names_no_registry_and_has_a_hash_for_each_package() -> None:
+    """npm installs what package-lock.json pins, from the registry of who installs it; versions are exact."""
+    lock = json.loads((ROOT / "page/package-lock.json").read_text())["packages"]
+    wanted = json.loads((ROOT / "page/package.json").read_text())
+    versions = {**wanted["dependencies"], **wanted["devDependencies"]}
+
+    assert "omit-lockfile-registry-resolved=true" in (ROOT / "page/.npmrc").read_text()
+    assert [name for name, entry in lock.items() if "resolved" in entry] == []
+    assert [name for name, entry in lock.items() if name and not entry.get("integrity", "").startswith("sha512-")] == []
+    assert {name: lock[f"node_modules/{name}"]["version"] for name in versions} == versions
 
 
 def test_every_locked_package_has_hashes() -> None:

@@ -86,8 +86,10 @@ INSTALLED = {
     "timesyncd.service": "etc/systemd/system/timesyncd.service",
     "ptp4l@.service.d/timesyncd.conf": "etc/systemd/system/ptp4l@.service.d/timesyncd.conf",
 }
-SOURCE_FOLDERS = ("timesyncd", "drivers", "schemas", "systemd")
-SOURCE_FILES = ("pyproject.toml", "README.md", "LICENSE")
+#: The bundle of the page is in timesyncd/; its sources are what shows the build that the bundle is current.
+SOURCE_FOLDERS = ("timesyncd", "drivers", "schemas", "systemd", "page/src")
+PAGE_FILES = ("build_page.py", "bundle.mjs", "package.json", "package-lock.json", "tsconfig.json")
+SOURCE_FILES = ("pyproject.toml", "README.md", "LICENSE", *(f"page/{name}" for name in PAGE_FILES))
 
 #: The tags of wheels that Debian 13 takes.
 WHEEL_PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinux_2_34_x86_64")

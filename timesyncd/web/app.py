@@ -24,7 +24,7 @@ from timesyncd import config
 from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
 from timesyncd.store.engine import StoreLocation
-from timesyncd.web import api, auth, connections, notes, openapi, past, stream, tls
+from timesyncd.web import api, auth, connections, notes, openapi, page_files, past, stream, tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
 from timesyncd.web.stream import EventStream
@@ -34,15 +34,8 @@ log = logging.getLogger(__name__)
 
 ROUTES = (*api.ROUTES, *api.HISTORY_ROUTES, *past.ROUTES, *notes.ROUTES, stream.ROUTE, openapi.route())
 
-SCRIPTS = (
-    "api", "app", "chart", "dom", "drawer", "events", "fleet", "grandmasters", "history", "jobs", "list", "map",
-    "model", "node",
-)  # fmt: skip
-PAGE_FILES = {
-    "/": ("index.html", "text/html"),
-    "/style.css": ("style.css", "text/css"),
-    **{f"/{script}.js": (f"{script}.js", "text/javascript") for script in SCRIPTS},
-}
+#: What the log-in form needs, which is shown without credentials.
+LOGIN_FILES = {"/style.css": ("style.css", "text/css")}
 
 #: Under a stricter Referrer-Policy a browser sends no origin with the log-in form.
 SAFETY_HEADERS = {
@@ -178,11 +171,16 @@ def application(view: View, listening: str, access: Access, store: StoreLocation
             app.router.add_post(route.path, route.serve)
         else:
             app.router.add_get(route.path, route.serve)
-    for path, (name, content_type) in PAGE_FILES.items():
-        app.router.add_get(path, _page_file(name, content_type))
+    for path, (name, content_type) in LOGIN_FILES.items():
+        app.router.add_get(path, _login_file(name, content_type))
+    for path in page_files.VIEW_PATHS:
+        app.router.add_get(path, page_files.document(path, access.has_tokens))
+    assets = page_files.assets()
+    for path, file in assets.items():
+        app.router.add_get(path, file.serve)
     if access.has_tokens:
         auth.add_login(app)
-    public = [path for path in (*PAGE_FILES, *auth.LOGIN_PATHS) if path != "/"]
+    public = [*LOGIN_FILES, *assets, *auth.LOGIN_PATHS]
     app[REQUIRED_ROLES] = dict.fromkeys(public) | {
         f"POST {route.path}" if route.method == "POST" else route.path: route.role for route in ROUTES
     }
@@ -234,13 +232,14 @@ async def _check_method(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 async def _add_safety_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(SAFETY_HEADERS)
+    kept = {"Cache-Control"} & response.headers.keys()
+    response.headers.update({name: value for name, value in SAFETY_HEADERS.items() if name not in kept})
 
 
-def _page_file(name: str, content_type: str) -> Handler:
+def _login_file(name: str, content_type: str) -> Handler:
     body = (files("timesyncd.web") / "page" / name).read_bytes()
 
-    async def page_file(_request: web.Request) -> web.Response:
+    async def login_file(_request: web.Request) -> web.Response:
         return web.Response(body=body, content_type=content_type, charset="utf-8")
 
-    return page_file
+    return login_file

@@ -328,11 +328,11 @@ def _denial_response(request: web.Request, access: Access, denial: Denial) -> we
 
 
 #: The views of the page that have a URL of their own.
-_PAGE_VIEW = re.compile(r"/(|fleet|timeline|(node|grandmaster|job)/[^/]{1,255})", re.ASCII)
+_PAGE_VIEW = re.compile(r"/(|fleet|timeline|(node|grandmaster|job)(/[^/]{1,255})?)", re.ASCII)
 
 #: The path and query of a view, relative to the log-in page: neither another server nor a place outside the views.
 _NEXT = re.compile(
-    r"(fleet|timeline|(node|grandmaster|job)/[A-Za-z0-9._~%-]{1,255})?(\?[A-Za-z0-9._~%&=:,+-]{0,1000})?", re.ASCII
+    r"(fleet|timeline|(node|grandmaster|job)(/[A-Za-z0-9._~%-]{1,255})?)?(\?[A-Za-z0-9._~%&=:,+-]{0,1000})?", re.ASCII
 )
 
 

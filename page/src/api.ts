@@ -1,0 +1,68 @@
+// Requests to the daemon's JSON API.
+
+import type { List } from "./types.ts";
+
+/** The page's root, with its last slash: what every path is relative to, also behind a proxy's prefix. */
+export const ROOT = typeof document === "undefined" ? "/" : new URL(document.documentElement.dataset.root ?? "./", location.href).pathname;
+
+/** The JSON body of a GET, or null where it fails. A 401 opens the log-in page, which leads back here. */
+export async function fetchJson<T>(path: string): Promise<T | null> {
+  const response = await fetch(ROOT + path).catch(() => null);
+  if (response?.status === 401) location.assign(`${ROOT}login?next=${encodeURIComponent(location.pathname.slice(ROOT.length) + location.search)}`);
+  return response?.ok ? ((await response.json()) as T) : null;
+}
+
+/** Requests one path periodically while the page is visible. A new path is requested at once, and a late response to an older one is dropped. */
+export class Poll<T> {
+  private path: string | null = null;
+  private requestedAt = -Infinity;
+
+  constructor(private readonly intervalMs: number, private readonly onResponse: (body: T | null, now: number) => void) {}
+
+  /** Call it often. With the path null it requests nothing. */
+  tick(path: string | null, now: number): void {
+    const isNew = path !== this.path;
+    this.path = path;
+    if (path === null || (!isNew && (document.hidden || now - this.requestedAt < this.intervalMs))) return;
+    this.requestedAt = now;
+    void fetchJson<T>(path).then((body) => {
+      if (this.path === path) this.onResponse(body, performance.now());
+    });
+  }
+}
+
+/** A list that the daemon serves page by page, with a button to the previous page and one to the next. */
+export class PagedList<T> {
+  items: T[] | null = null;
+  next: string | null = null;
+  receivedAt = 0;
+  private cursors: string[] = [];
+  private base: string | null = null;
+  private readonly poll: Poll<List<T>>;
+
+  constructor(intervalMs: number, private readonly previousButton: HTMLButtonElement, private readonly nextButton: HTMLButtonElement) {
+    this.poll = new Poll<List<T>>(intervalMs, (body, now) => this.update(body, now));
+    previousButton.addEventListener("click", () => this.cursors.pop());
+    nextButton.addEventListener("click", () => this.next !== null && this.cursors.push(this.next));
+  }
+
+  private update(body: List<T> | null, now: number): void {
+    this.items = body?.items ?? null;
+    this.next = body?.next ?? null;
+    this.receivedAt = now;
+    this.nextButton.disabled = this.next === null;
+  }
+
+  /** `base` is a path with its question mark; another base starts at the first page. */
+  tick(base: string | null, now: number): void {
+    if (base !== this.base) this.cursors = [];
+    this.base = base;
+    const cursor = this.cursors.at(-1);
+    this.previousButton.disabled = cursor === undefined;
+    this.poll.tick(base === null ? null : cursor === undefined ? base : `${base}&cursor=${cursor}`, now);
+  }
+
+  get page(): number {
+    return this.cursors.length + 1;
+  }
+}

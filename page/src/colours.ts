@@ -1,0 +1,55 @@
+// The theme's colours, for what is drawn on a canvas.
+
+const cache = new Map<string, string>();
+
+/** A custom property of the style sheet. */
+export function colour(name: string): string {
+  let value = cache.get(name);
+  if (value === undefined) {
+    value = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+    cache.set(name, value);
+  }
+  return value;
+}
+
+export type Theme = "system" | "light" | "dark";
+export const THEMES: Theme[] = ["system", "light", "dark"];
+const listeners: (() => void)[] = [];
+
+export const onTheme = (listener: () => void): number => listeners.push(listener);
+
+export function setTheme(theme: Theme): void {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  changedTheme();
+}
+
+function changedTheme(): void {
+  cache.clear();
+  for (const listener of listeners) listener();
+}
+
+export function followSystem(): void {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changedTheme);
+}
+
+type Rgb = [number, number, number];
+
+export function rgb(hex: string): Rgb {
+  const digits = hex.length === 4 ? [...hex.slice(1)].map((digit) => digit + digit).join("") : hex.slice(1, 7);
+  return [0, 2, 4].map((from) => parseInt(digits.slice(from, from + 2), 16)) as Rgb;
+}
+
+/** A colour scale of 256 steps as canvas pixels (0xAABBGGRR) between stops. */
+export function scale(stops: string[]): Uint32Array {
+  const colours = stops.map(rgb);
+  return Uint32Array.from({ length: 256 }, (_, step) => {
+    const position = (step / 255) * (colours.length - 1);
+    const [low, high] = [colours[Math.floor(position)] as Rgb, colours[Math.ceil(position)] as Rgb];
+    const share = position % 1;
+    const mixed = low.map((part, at) => Math.round(part + ((high[at] as number) - part) * share)) as Rgb;
+    return pixel(mixed);
+  });
+}
+
+export const pixel = ([red, green, blue]: Rgb): number => ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;

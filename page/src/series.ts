@@ -1,0 +1,58 @@
+// The past of a subject on one grid, as the daemon answers it by range and resolution.
+
+import { fetchJson } from "./api.ts";
+import { place } from "./place.ts";
+import type { Table } from "./track.ts";
+
+type Values = (number | null)[];
+
+export interface SeriesAnswer {
+  begin_ms: number;
+  step_ms: number;
+  steps: number;
+  quantities: Record<string, { minimum: Values; median: Values; maximum: Values }>;
+}
+
+export type Wanted = [quantity: string, part: "minimum" | "median" | "maximum", sign?: 1 | -1];
+
+/** About one step for each two pixels of a wide chart. */
+const POINTS = 600;
+const REFRESH_MS = 15_000;
+
+/** The wanted columns; a quantity that is not stored is a column of nulls. Without any stored value the table is empty. */
+export function tableOf(answer: SeriesAnswer | null, wanted: Wanted[]): Table {
+  const values = wanted.map(([quantity, part, sign = 1]): Values => {
+    const column = answer?.quantities[quantity]?.[part] ?? [];
+    return sign === 1 ? column : column.map((value) => (value === null ? null : -value));
+  });
+  if (answer === null || values.every((column) => column.length === 0)) return { times: [], values: wanted.map(() => []) };
+  const nulls: Values = Array.from({ length: answer.steps }, () => null);
+  return { times: nulls.map((_, step) => answer.begin_ms + step * answer.step_ms), values: values.map((column) => (column.length === 0 ? nulls : column)) };
+}
+
+/** The address's range as parameters of a request. */
+export function spanQuery(extra: Record<string, string>): URLSearchParams {
+  const [from, to] = place.limits(Date.now());
+  return new URLSearchParams({ ...extra, since: new Date(from).toISOString(), until: new Date(to).toISOString() });
+}
+
+/** Requests something of the address's range when that or the subject changes, and from time to time. */
+export class RangeRequest<T> {
+  private requested = "";
+  private requestedAt = -Infinity;
+
+  constructor(private readonly path: (subject: string) => string, private readonly onAnswer: (answer: T | null) => void, private readonly everyMs = REFRESH_MS) {}
+
+  /** Call it often; a late answer to an older request is dropped. */
+  tick(subject: string | null, now: number): void {
+    const request = JSON.stringify([subject, place.range]);
+    if (subject === null || (request === this.requested && (document.hidden || now - this.requestedAt < this.everyMs))) return;
+    Object.assign(this, { requested: request, requestedAt: now });
+    void fetchJson<T>(this.path(subject)).then((answer) => {
+      if (request === this.requested) this.onAnswer(answer);
+    });
+  }
+}
+
+export const seriesPath = (subject: string, name: string): string =>
+  `api/v1/series?${spanQuery({ subject, points: String(POINTS), ...(name === "" ? {} : { name }) })}`;

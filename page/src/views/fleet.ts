@@ -1,0 +1,244 @@
+// The fleet: its headline, its timing chain, its racks over time, its bounds over time, what needs attention, and its parts as tables.
+
+import { Poll } from "../api.ts";
+import { TimeChart } from "../chart.ts";
+import { chainOf } from "../chain.ts";
+import { byId, fillTable, h, number, put, putChildren, type Cell } from "../dom.ts";
+import { HeatMap } from "../heat.ts";
+import { STATUSES, STATUS_CLASSES, STATUS_SIGNS, bound, boundAt, count, duration, elapsedText, forecast, remainingText, roundUp, statusCell, type Entry } from "../model.ts";
+import { at, atZone, place } from "../place.ts";
+import { RackHistory, fleetNumbers } from "../racks.ts";
+import { ChainPicture } from "../sankey.ts";
+import { state } from "../state.ts";
+import { timeOfDay } from "../time.ts";
+import { RangeRequest, seriesPath, tableOf, type SeriesAnswer } from "../series.ts";
+import { Track, joined, type Table } from "../track.ts";
+import type { FleetMap, FleetSummary, Headline, Hub, Overview, Status } from "../types.ts";
+import { renderAttention } from "./findings.ts";
+import { MapPicture } from "./map.ts";
+import { NodeList } from "./list.ts";
+
+const OVERVIEW_EVERY_MS = 2_000;
+/** The map of a large fleet is a large document. */
+const mapEveryMs = (nodes: number): number => (nodes > 1_000 ? 10_000 : 3_000);
+const RACK_STEP_MS = 10_000;
+const MAX_WORST = 6;
+const MAX_MISSING = 20;
+/** A hub without a message for so long is not alive. */
+const HUB_SILENT_MS = 15_000;
+
+export class FleetView {
+  private readonly overviewPoll = new Poll<Overview>(OVERVIEW_EVERY_MS, (data, now) => {
+    if (data !== null) state.overview = { data, receivedAt: now };
+  });
+  private mapPoll = new Poll<FleetMap>(mapEveryMs(0), (map) => this.receivedMap(map));
+  private mapInterval = mapEveryMs(0);
+  private readonly racks = new RackHistory(RACK_STEP_MS);
+  private readonly bounds = new Track(4, 35_000);
+  private stored: Table = { times: [], values: [[], [], [], []] };
+  private readonly series = new RangeRequest<SeriesAnswer>(() => seriesPath("fleet", ""), (answer) => {
+    this.stored = tableOf(answer, [["without_bound", "maximum"], ["p50_bound_ns", "median"], ["p99_bound_ns", "maximum"], ["worst_bound_ns", "maximum"]]);
+  });
+  private rackCells: ReturnType<RackHistory["matrix"]> | null = null;
+  private readonly picture = new MapPicture();
+  private readonly list = new NodeList();
+  private readonly chain = new ChainPicture(document.getElementById("chain") as unknown as SVGSVGElement, (filter) => place.link("fleet", null, filter));
+  private readonly rackMap = new HeatMap(byId("racks"), {
+    name: "widest bound of each rack over time", height: 400, stops: ["heat-1", "heat-2", "heat-3", "heat-4", "heat-5"],
+    cellText: (row, column) => this.rackText(row, column), onClick: (row, column) => this.rackClick(row, column),
+  });
+  private readonly chart = new TimeChart(byId("alignment-chart"), {
+    name: "bounds of the fleet over time", height: 230, log: true, limits: () => this.limits(),
+    lines: [
+      { label: "nodes without a bound", colour: "no-bound", bars: true },
+      { label: "median", colour: "series-2" }, { label: "99 %", colour: "series-3" }, { label: "worst", colour: "series-7" },
+    ],
+  });
+
+  /** What every view needs of the fleet: the overview and the map, at their own pace. */
+  tick(now: number): void {
+    this.overviewPoll.tick(state.isFleet ? "api/v1/fleet/overview" : null, now);
+    const every = mapEveryMs(state.received.fleet?.data.nodes ?? 0);
+    if (every !== this.mapInterval) {
+      this.mapInterval = every;
+      this.mapPoll = new Poll<FleetMap>(every, (map) => this.receivedMap(map));
+    }
+    this.mapPoll.tick(state.isFleet ? "api/v1/fleet/map" : null, now);
+  }
+
+  private receivedMap(map: FleetMap | null): void {
+    if (map === null) return;
+    const atMs = map.published_realtime_ns / 1e6;
+    const { p50Ns, p99Ns, worstNs, without } = fleetNumbers(map);
+    this.racks.add(atMs, map);
+    this.bounds.add(atMs, [without, p50Ns, p99Ns, worstNs]);
+    this.picture.update(map);
+  }
+
+  render(now: number): void {
+    const summary = state.received.fleet?.data ?? null;
+    const { overview } = state;
+    for (const id of ["headline", "chain-section", "racks-section", "alignment-section"]) byId(id).hidden = !state.isFleet;
+    byId("fleet-section").hidden = !state.isFleet;
+    renderAttention(state.received.finding, now);
+    renderHubs(state.received.hub, now);
+    this.list.render(state.isFleet, now);
+    if (!state.isFleet || summary === null) return;
+    if (overview !== null) {
+      renderHeadline(overview.data);
+      renderAlignment(overview, now);
+      this.chain.draw(chainOf(overview.data), overview.data.headline.limits.node_bound_ns, location.search);
+    }
+    renderCounts(summary, state.received.hub);
+    renderTables(summary);
+    this.series.tick("fleet", now);
+    this.renderCharts();
+  }
+
+  private renderCharts(): void {
+    const [from, to] = place.limits(Date.now());
+    this.chart.set(joined(this.stored, this.bounds));
+    const cells = this.racks.matrix(from, to, (atMs) => timeOfDay(atMs, place.zone).slice(0, 5));
+    const drawn = JSON.stringify([cells.atMs.length, cells.atMs[0], cells.rows.length, this.bounds.times.length]);
+    if (this.rackCells !== null && drawn === byId("racks").dataset.drawn) return;
+    byId("racks").dataset.drawn = drawn;
+    this.rackCells = cells;
+    this.rackMap.set(cells);
+    const note = this.bounds.times.length === 0 ? "no reading yet" : `readings since ${at((this.bounds.times[0] ?? 0) * 1e6)}, when this page was opened`;
+    put(byId("racks-note"), note);
+    put(byId("alignment-note"), this.stored.times.length === 0 ? note : "from the hub's store, and live");
+  }
+
+  private limits(): { value: number; text: string }[] {
+    const ns = state.overview?.data.headline.limits.node_bound_ns ?? null;
+    return ns === null ? [] : [{ value: ns, text: `limit ${duration(ns)}` }];
+  }
+
+  private rackText(row: number, column: number): string {
+    const cells = this.rackCells;
+    const value = cells?.cells[row * (cells.columns.length) + column];
+    if (cells === null || value === undefined) return "";
+    const bound = value === -1 ? "no reading" : value < 0 ? "no bound" : `widest ±${duration(10 ** (2 + value * 4), roundUp)}`;
+    return `${cells.rows[row]}, ${timeOfDay(cells.atMs[column] ?? 0, place.zone)}: ${bound}`;
+  }
+
+  private rackClick(row: number, column: number): void {
+    const rack = this.rackCells?.places[row];
+    const atMs = this.rackCells?.atMs[column];
+    if (rack !== undefined && atMs !== undefined) place.go(place.with({ topology: rack, at: new Date(atMs).toISOString() }));
+  }
+}
+
+function renderHeadline({ headline }: Overview): void {
+  byId("headline").dataset.verdict = headline.verdict;
+  put(byId("headline-text"), headline.text);
+  put(byId("headline-causes"), headline.causes.map(causeText).join(" "));
+  put(byId("headline-jobs"), jobsText(headline));
+  put(byId("headline-limit"), limitText(headline));
+  const drawn = JSON.stringify(headline.actions);
+  const box = byId("headline-actions");
+  if (box.dataset.drawn === drawn) return;
+  box.dataset.drawn = drawn;
+  box.replaceChildren(...headline.actions.map(actionButton), byId("copy-link"));
+}
+
+const causeText = (cause: Headline["causes"][number]): string => {
+  const since = cause.since_realtime_ns === null ? "" : ` since ${atZone(cause.since_realtime_ns)}`;
+  const where = cause.kind === "reason" ? "" : ` are behind the same ${cause.kind}, ${cause.name}`;
+  return `${cause.nodes} of them${where || " have the same reason"}${since}: ${cause.reason || "no reason given"}.`;
+};
+
+const jobsText = ({ jobs }: Headline): string =>
+  jobs.length === 0 ? "" : `Affected jobs: ${jobs.map((job) => `${job.job} (${job.alignment_ns === null ? job.reason || "alignment unknown" : `aligned within ${duration(job.alignment_ns, roundUp)}`})`).join(", ")}.`;
+
+function limitText({ limits, verdict }: Headline): string {
+  const known = [["fleet", limits.fleet_alignment_ns], ["job", limits.job_alignment_ns], ["node's bound", limits.node_bound_ns]].filter(([, ns]) => ns !== null);
+  if (known.length === 0) return "No limit is configured, so nothing is judged: [limits] in the configuration.";
+  return `Limits: ${known.map(([name, ns]) => `${name} ${duration(ns as number)}`).join(", ")}; the fleet's alignment is ${verdict === "within" ? "within its limit" : verdict === "exceeded" ? "above its limit" : "not judged"}.`;
+}
+
+/** A list of nodes to drain is copied; a subject to inspect is opened. */
+function actionButton(action: Headline["actions"][number]): HTMLElement {
+  const [node] = action.nodes;
+  if (action.kind === "drain") {
+    const button = h("button", { type: "button", title: action.nodes.join(",") }, action.text);
+    button.addEventListener("click", () => void navigator.clipboard?.writeText(action.nodes.join(",")));
+    return button;
+  }
+  if (action.kind === "acknowledge") return h("a", { class: "button", href: place.link("timeline") }, action.text);
+  return h("a", { class: "button", href: action.subject && node === undefined ? place.link("fleet", null, { q: action.subject }) : place.link("node", node ?? action.subject) }, action.text);
+}
+
+function renderAlignment({ data: { headline }, receivedAt }: Entry<Overview>, now: number): void {
+  const ageNs = (now - receivedAt) * 1e6;
+  const message = { bound_ns: headline.alignment_ns, growth_ppb: headline.growth_ppb ?? 0 };
+  const isExpired = headline.holds_for_ns !== null && ageNs >= headline.holds_for_ns;
+  const nowNs = isExpired ? null : boundAt(message, ageNs);
+  put(byId("fleet-alignment"), nowNs === null ? "unknown" : duration(nowNs, roundUp), nowNs === null ? "bound warn" : "bound");
+  put(byId("fleet-pair"), !headline.pair || nowNs === null ? "" : `${count(headline.compared)} of ${count(headline.nodes)} clocks; the widest pair is ${headline.pair.join(" and ")}`);
+  put(byId("fleet-reason"), nowNs !== null ? "" : headline.reason || (isExpired ? "no new states for too long" : "not yet computed"));
+  put(byId("fleet-forecast"), nowNs === null || headline.holds_for_ns === null ? "" : `without new states: ${forecast(message, ageNs, headline.holds_for_ns)}`);
+}
+
+function renderTables(summary: FleetSummary): void {
+  const names = grandmasterNames();
+  fillTable(byId("fleet-grandmasters"), Object.entries(summary.grandmasters).toSorted(([, a], [, b]) => b - a).map(([identity, nodes]) => [
+    `gm ${identity}`,
+    identity === "" ? { text: "none", className: "warn" } : { text: names.get(identity) ?? identity, href: place.link("fleet", null, { grandmaster: identity }) },
+    { text: String(nodes), bar: nodes / summary.nodes },
+  ]));
+  fillTable(byId("fleet-worst"), summary.worst.slice(0, MAX_WORST).map((node) => [
+    node.node, { text: node.node, href: place.link("node", node.node) }, statusCell(node.status),
+    number(bound(node.bound_ns)), { text: node.reason, className: "quiet" },
+  ]));
+}
+
+/** The configured name of a grandmaster by each of its clock identities. */
+function grandmasterNames(): Map<string, string> {
+  return new Map([...state.received.grandmaster.values()].flatMap(({ data }) => data.identities.map((identity): [string, string] => [identity, data.name])));
+}
+
+function renderCounts(summary: FleetSummary, hubs: Map<string, Entry<Hub>>): void {
+  const primary = [...hubs.values()].map(({ data }) => data).find((hub) => hub.primary);
+  const expected = primary?.nodes_expected ? ` of ${count(primary.nodes_expected)} expected` : "";
+  put(byId("fleet-count"), `${count(primary?.nodes_live ?? summary.nodes)} nodes reporting${expected}`);
+  const missing = primary?.missing ?? [];
+  const rest = missing.length > MAX_MISSING ? ` and ${missing.length - MAX_MISSING} more` : "";
+  put(byId("fleet-missing"), missing.length === 0 ? "" : `▲ ${missing.length} missing: ${missing.slice(0, MAX_MISSING).join(", ")}${rest}`, "warn");
+  putChildren(byId("fleet-statuses"), STATUSES.map((status) => chip(status, summary.statuses[status] ?? 0)));
+}
+
+const chips = new Map<Status, HTMLElement>();
+
+/** The count of a status, which filters the list; the selected one removes the filter. */
+function chip(status: Status, nodes: number): HTMLElement {
+  const item = chips.get(status) ?? h("li", {}, h("a"));
+  chips.set(status, item);
+  const link = item.firstElementChild as HTMLAnchorElement;
+  const isSelected = place.filters.status === status;
+  link.href = place.link("fleet", null, { ...place.filters, status: isSelected ? null : status });
+  if (isSelected) link.setAttribute("aria-current", "true");
+  else link.removeAttribute("aria-current");
+  put(link, `${STATUS_SIGNS[status]} ${nodes} ${status}`, nodes > 0 ? STATUS_CLASSES[status] : "quiet");
+  return item;
+}
+
+function renderHubs(hubs: Map<string, Entry<Hub>>, now: number): void {
+  byId("hubs-section").hidden = hubs.size === 0;
+  fillTable(byId("hubs"), [...hubs.values()].map(({ data, receivedAt }) => {
+    const silentMs = now - receivedAt;
+    const role: Cell = silentMs > HUB_SILENT_MS ? { text: "✕ silent", className: "bad" } : data.primary ? { text: "● primary", className: "good" } : { text: "◌ standby", className: "unknown" };
+    return [
+      data.node, hubLink(data), role,
+      number(`${data.nodes_live} of ${data.nodes_expected || data.nodes_known}`),
+      number(String(data.jobs)),
+      number(`${elapsedText(silentMs)} ago`),
+      { text: `up ${remainingText((data.published_realtime_ns - data.started_realtime_ns) / 1e6 + silentMs)}`, className: "quiet" },
+    ];
+  }));
+}
+
+/** A hub's name, as a link only if the address that it publishes is HTTP: a script's address must not become one. */
+export function hubLink({ node, url }: Hub): Cell | string {
+  return url && /^https?:\/\//.test(url) ? { text: node, href: url } : node;
+}

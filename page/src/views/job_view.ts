@@ -1,0 +1,151 @@
+// The view of one job: its verdict in a sentence, the lateness of its ranks step by step, where the time goes, and its clocks' alignment.
+
+import { fetchJson } from "../api.ts";
+import { TimeChart } from "../chart.ts";
+import { CategoryBars } from "../bars.ts";
+import { byId, h, put } from "../dom.ts";
+import { HeatMap } from "../heat.ts";
+import { boundAt, duration, percent, roundUp, stepText, type Entry } from "../model.ts";
+import { latenessCells, latenessOf, stepParts, type Lateness, type LatenessAnswer } from "../lateness.ts";
+import { place } from "../place.ts";
+import { state } from "../state.ts";
+import { RangeRequest, seriesPath, tableOf, type SeriesAnswer } from "../series.ts";
+import { Track, joined, type Table } from "../track.ts";
+import type { Job, Window } from "../types.ts";
+import { renderJobs } from "./job.ts";
+
+const SECTIONS = ["job-headline", "job-alignment-section"];
+const WINDOW_EVERY_MS = 5_000;
+const MOST_STEPS = 500;
+/** Of so many steps, and of about so many marks, the parts are computed here. */
+const PART_STEPS = 200;
+const MOST_MARKS = 10_000;
+
+export class JobView {
+  private readonly heat = new HeatMap(byId("lateness"), {
+    name: "lateness of each rank in each step", height: 360, stops: ["late-1", "late-2", "late-3", "late-4"], cellText: (row, column) => this.cellText(row, column),
+  });
+  private readonly bars = new CategoryBars(byId("parts"), {
+    name: "where the time of each step goes", height: 220, text: (ns) => duration(ns),
+    parts: [{ label: "computing", colour: "part-1" }, { label: "transfer", colour: "series-1" }, { label: "waiting for a certain rank", colour: "bad" }, { label: "waiting, others", colour: "series-3" }],
+  });
+  private readonly chart = new TimeChart(byId("job-alignment"), {
+    name: "alignment of the job's clocks over time", height: 200, log: true, flags: () => this.flags, limits: () => this.limits(),
+    lines: [{ label: "alignment", colour: "series-1" }, { label: "arrival skew, median", colour: "series-3" }],
+  });
+  private readonly tracks = new Map<string, Track>();
+  private stored: Table = { times: [], values: [[], []] };
+  private readonly series = new RangeRequest<SeriesAnswer>((id) => seriesPath("job", id), (answer) => {
+    this.stored = tableOf(answer, [["alignment_ns", "maximum"], ["arrival_skew_p50_ns", "median"]]);
+  });
+  private lateness: Lateness | null = null;
+  private requested: string | null = null;
+  private requestedAt = -Infinity;
+  private flags: { atMs: number; text: string }[] = [];
+  private readonly plans = new Map<string, string>();
+
+  received(job: Job): void {
+    const track = this.tracks.get(job.job_id) ?? new Track(2, 30_000);
+    this.tracks.set(job.job_id, track);
+    track.add(job.published_realtime_ns / 1e6, [job.alignment_ns, job.arrival_skew_p50_ns]);
+    const plan = `${job.plan.mode}${job.plan.policy ? `, ${job.plan.policy}` : ""}`;
+    const before = this.plans.get(job.job_id);
+    this.plans.set(job.job_id, plan);
+    if (before !== undefined && before !== plan) this.flags = [...this.flags, { atMs: job.published_realtime_ns / 1e6, text: plan }].slice(-8);
+  }
+
+  render(now: number): void {
+    const jobs = state.received.job;
+    const selected = place.route.name ?? [...jobs.keys()][0] ?? null;
+    const entry = selected === null ? undefined : jobs.get(selected);
+    for (const id of SECTIONS) byId(id).hidden = !entry;
+    renderJobs(jobs, selected, now);
+    if (!entry) {
+      put(byId("no-jobs"), jobs.size === 0 || selected === null ? "No job reports." : `This daemon aggregates no job with the id ${selected}.`);
+      byId("no-jobs").hidden = false;
+      for (const id of ["lateness-section", "parts-section"]) byId(id).hidden = true;
+      return;
+    }
+    renderHeadline(entry, now);
+    this.series.tick(entry.data.job_id, now);
+    this.chart.set(joined(this.stored, this.tracks.get(entry.data.job_id) ?? { times: [], values: [[], []] }));
+    this.load(entry.data.job_id, now);
+  }
+
+  private limits(): { value: number; text: string }[] {
+    const ns = state.overview?.data.headline.limits.job_alignment_ns ?? null;
+    return ns === null ? [] : [{ value: ns, text: `limit ${duration(ns)}` }];
+  }
+
+  private load(id: string, now: number): void {
+    if (id !== this.requested) for (const section of ["lateness-section", "parts-section"]) byId(section).hidden = true;
+    if (id === this.requested && (document.hidden || now - this.requestedAt < WINDOW_EVERY_MS)) return;
+    Object.assign(this, { requested: id, requestedAt: now });
+    void this.request(id);
+  }
+
+  /** The lateness of the newest steps, then the marks of as many of them as a browser reads quickly. */
+  private async request(id: string): Promise<void> {
+    const answer = await fetchJson<LatenessAnswer>(`api/v1/jobs/${encodeURIComponent(id)}/lateness?steps=${MOST_STEPS}`);
+    if (answer === null || id !== this.requested) return;
+    this.showLateness(latenessOf(answer));
+    const shown = Math.min(PART_STEPS, Math.ceil(MOST_MARKS / Math.max(1, answer.ranks.length)));
+    const window: Pick<Window, "syncs" | "steps"> = { syncs: [], steps: [] };
+    for (let from: number | null = answer.steps.at(-shown) ?? answer.steps[0] ?? null; from !== null;) {
+      const page: Window | null = await fetchJson<Window>(`api/v1/jobs/${encodeURIComponent(id)}/window?limit=${PART_STEPS}&from_step=${from}`);
+      if (page === null || id !== this.requested) return;
+      window.syncs.push(...page.syncs);
+      window.steps?.push(...(page.steps ?? []));
+      from = page.next_step;
+    }
+    this.showParts(window);
+  }
+
+  private showLateness(lateness: Lateness): void {
+    this.lateness = lateness;
+    byId("lateness-section").hidden = lateness.steps.length === 0;
+    if (lateness.steps.length === 0) return;
+    this.heat.set({ rows: lateness.ranks.map((rank) => `rank ${rank}`), columns: lateness.steps.map(stepText), cells: latenessCells(lateness) });
+    put(byId("lateness-note"), `${lateness.ranks.length} ranks, ${lateness.steps.length} newest steps; grey where a difference is within the clocks' error or that error is not known`);
+  }
+
+  private showParts(window: Pick<Window, "syncs" | "steps">): void {
+    byId("parts-section").hidden = window.syncs.length === 0;
+    this.bars.set(stepParts(window).map(({ step, computeNs, transferNs, waitNs, lastRank }) => ({
+      label: stepText(step), note: lastRank === null ? "" : `waiting for rank ${lastRank}`,
+      values: [computeNs, transferNs, lastRank === null ? 0 : waitNs, lastRank === null ? waitNs : 0],
+    })));
+  }
+
+  private cellText(row: number, column: number): string {
+    if (this.lateness === null) return "";
+    const { steps, ranks, nodes, lateNs, errorNs } = this.lateness;
+    const late = lateNs[row * steps.length + column] ?? NaN;
+    const error = errorNs[column] ?? NaN;
+    const where = `rank ${ranks[row]} on ${nodes[row] ?? "an unknown node"}, step ${stepText(steps[column] ?? null)}`;
+    if (Number.isNaN(late)) return `${where}: unknown`;
+    return `${where}: ${duration(late)} after the median rank, ${Number.isNaN(error) ? "error unknown" : `±${duration(error, roundUp)}${late <= error ? ", within the clocks' error" : ""}`}`;
+  }
+}
+
+function renderHeadline({ data: job, receivedAt }: Entry<Job>, now: number): void {
+  const straggler = job.stragglers.find(({ rank }) => rank === job.straggler_rank);
+  byId("job-headline").dataset.verdict = straggler ? "exceeded" : job.trusted ? "within" : "unknown";
+  const waiting = job.sync_overhead === null ? "synchronization's cost is not known" : `${percent(job.sync_overhead)} of the time is synchronization`;
+  put(byId("job-text"), `${job.job}: ${waiting}${straggler ? `; rank ${straggler.rank} (${straggler.node}) is late` : "; no rank is known to be late"}`);
+  const alignmentNs = boundAt({ bound_ns: job.alignment_ns, growth_ppb: job.alignment_growth_ppb ?? 0 }, (now - receivedAt) * 1e6);
+  const clocks = alignmentNs === null ? `the clocks' alignment is unknown: ${job.alignment_reason}` : `the clocks agree within ${duration(alignmentNs, roundUp)}`;
+  const late = straggler ? `late by ${duration(straggler.lateness_p50_ns)} (median) at ${straggler.where}` : job.verdict;
+  put(byId("job-why"), [late, clocks, barrierNeed(job), lostMarks(job)].filter(Boolean).join(" · "));
+  const audit = `timesyncd audit --url ${location.origin} --job ${job.job_id}`;
+  if (byId("job-link").dataset.drawn === job.job_id) return;
+  byId("job-link").dataset.drawn = job.job_id;
+  byId("job-link").replaceChildren(h("span", { class: "quiet" }, "audit: "), h("code", {}, audit));
+}
+
+const barrierNeed = (job: Job): string => (job.plan.mode === "timed" ? `the timed barrier allows ${duration(job.plan.guard_ns)}` : "");
+
+function lostMarks(job: Job): string {
+  const lost = job.ranks.reduce((sum, rank) => sum + rank.marks_lost, 0);
+  return lost === 0 ? "" : `${lost} marks lost: the daemon of their node read too slowly or was down; restart it, or lower its load`;
+}

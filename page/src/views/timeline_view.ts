@@ -1,0 +1,134 @@
+// The timeline: a lane for each subject with its findings, arrows along a finding's chain, and the events as a list.
+
+import { ROOT, fetchJson } from "../api.ts";
+import { byId, h, put, svg } from "../dom.ts";
+import { lanesOf, type Lane } from "../lanes.ts";
+import { at, place } from "../place.ts";
+import { state } from "../state.ts";
+import { timeOfDay, zoneName } from "../time.ts";
+import type { Finding, List, Note } from "../types.ts";
+import { EventList, renderFindings } from "./findings.ts";
+
+const FINDINGS_EVERY_MS = 10_000;
+const MOST_FINDINGS = 300;
+const LANE = 34;
+const LEFT = 150;
+
+export class TimelineView {
+  private readonly events = new EventList();
+  private findings: Finding[] = [];
+  private notes: Note[] = [];
+  private requested = "";
+  private requestedAt = -Infinity;
+
+  constructor() {
+    byId("note-form").addEventListener("submit", (event) => void this.write(event));
+    byId("note-kind").addEventListener("change", () => this.renderForm());
+  }
+
+  render(now: number): void {
+    renderFindings(state.received.finding);
+    this.events.render(now);
+    this.load(now);
+    this.renderForm();
+    byId<HTMLAnchorElement>("post-mortem").href = `${ROOT}api/v1/postmortem?${this.query()}`;
+    this.draw();
+  }
+
+  private query(extra: Record<string, string> = {}): URLSearchParams {
+    const [from, to] = place.limits(Date.now());
+    return new URLSearchParams({ since: new Date(from).toISOString(), until: new Date(to).toISOString(), ...extra });
+  }
+
+  private load(now: number): void {
+    const request = JSON.stringify([place.range, state.received.finding.size]);
+    if (request === this.requested && (document.hidden || now - this.requestedAt < FINDINGS_EVERY_MS)) return;
+    Object.assign(this, { requested: request, requestedAt: now });
+    void fetchJson<List<Finding>>(`api/v1/findings?${this.query({ limit: String(MOST_FINDINGS) })}`).then((body) => {
+      if (request === this.requested && body !== null) this.findings = body.items;
+    });
+    void fetchJson<List<Note>>(`api/v1/notes?${this.query()}`).then((body) => {
+      if (request === this.requested && body !== null) this.notes = body.items;
+    });
+  }
+
+  private draw(): void {
+    const host = byId("lanes");
+    const [from, to] = place.limits(Date.now());
+    const lanes = lanesOf(this.findings, to * 1e6, this.notes);
+    put(byId("lanes-note"), lanes.length === 0 ? "No finding and no note in this time range." : zoneName(place.zone));
+    const drawn = JSON.stringify([lanes, Math.round(from / 1e3), Math.round(to / 1e3), host.clientWidth, place.zone, place.cursorMs]);
+    if (host.dataset.drawn === drawn || host.clientWidth === 0) return;
+    host.dataset.drawn = drawn;
+    host.replaceChildren(picture(lanes, from, to, host.clientWidth));
+  }
+
+  /** A note is signed by the daemon with the name of the token; the header is one that no other site's page can send. */
+  private async write(event: Event): Promise<void> {
+    event.preventDefault();
+    const of = (id: string): string => byId<HTMLInputElement | HTMLSelectElement>(id).value;
+    const [finding = "", subject = ""] = (JSON.parse(of("note-finding") || "[]") as string[]);
+    const kind = of("note-kind");
+    const ofFinding = kind === "acknowledge" || kind === "silence";
+    const body = {
+      kind, text: of("note-text"), subject: ofFinding ? subject : of("note-subject"),
+      ...(ofFinding ? { finding } : {}), ...(kind === "silence" ? { silence_s: Number(of("note-silence")) } : {}),
+    };
+    const response = await fetch(`${ROOT}api/v1/notes`, {
+      method: "POST", headers: { "Content-Type": "application/json", "X-Timesyncd-Write": "1" }, body: JSON.stringify(body),
+    }).catch(() => null);
+    const reply = (await response?.json().catch(() => null)) as { error?: string; author?: string } | null;
+    put(byId("note-reply"), response?.ok ? `written as ${reply?.author}` : (reply?.error ?? "the daemon does not answer"), response?.ok ? "good" : "bad");
+    if (response?.ok) {
+      byId<HTMLFormElement>("note-form").reset();
+      this.requestedAt = -Infinity;
+    }
+  }
+
+  /** Only the fields that the kind of note has. */
+  private renderForm(): void {
+    const kind = byId<HTMLSelectElement>("note-kind").value;
+    const ofFinding = kind === "acknowledge" || kind === "silence";
+    byId("note-about").hidden = ofFinding;
+    byId("note-of").hidden = !ofFinding;
+    byId("note-for").hidden = kind !== "silence";
+    const select = byId<HTMLSelectElement>("note-finding");
+    const known = [...state.received.finding.values()].map(({ data }) => [data.id, data.subject]);
+    const drawn = JSON.stringify(known);
+    if (select.dataset.drawn === drawn) return;
+    select.dataset.drawn = drawn;
+    select.replaceChildren(...known.map((each) => h("option", { value: JSON.stringify(each) }, each.join(" of "))));
+  }
+}
+
+function picture(lanes: Lane[], from: number, to: number, width: number): SVGSVGElement {
+  const height = lanes.length * LANE + 24;
+  const x = (ms: number): number => LEFT + ((Math.min(to, Math.max(from, ms)) - from) / (to - from)) * (width - LEFT - 4);
+  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "findings over time" });
+  root.append(...gridLines(from, to, x, height, width));
+  lanes.forEach((lane, index) => root.append(svg("text", { x: LEFT - 8, y: index * LANE + LANE / 2, "text-anchor": "end", "dominant-baseline": "middle", class: "lane" }, lane.name.slice(0, 22))));
+  lanes.forEach((lane, index) => lane.bars.forEach((bar) => {
+    const [x0, x1] = [x(bar.fromNs / 1e6), x(bar.toNs / 1e6)];
+    const group = svg("g");
+    group.append(
+      svg("rect", { x: x0, y: index * LANE + 4, width: Math.max(3, x1 - x0), height: LANE - 8, rx: 4, class: `bar-${bar.severity}${bar.isOpen ? "" : " ended"}` }),
+      svg("text", { x: Math.min(x0 + 6, width - 160), y: index * LANE + LANE / 2, "dominant-baseline": "middle", class: "bar-text" }, bar.text),
+      svg("title", {}, `${lane.name}: ${bar.text}, since ${at(bar.fromNs)}: ${bar.evidence}`),
+    );
+    root.append(group);
+  }));
+  for (const arrow of lanes.flatMap((lane) => lane.arrows)) {
+    const [x0, y0, x1, y1] = [x(arrow.atNs / 1e6) + 6, arrow.fromLane * LANE + LANE / 2, x(arrow.toNs / 1e6) + 2, arrow.toLane * LANE + LANE / 2];
+    root.append(svg("path", { d: `M${x0} ${y0}C${x0 + 24} ${y0} ${x1 - 24} ${y1} ${x1} ${y1}`, class: "arrow" }), svg("circle", { cx: x1, cy: y1, r: 3, class: "arrow-end" }));
+  }
+  return root;
+}
+
+function gridLines(from: number, to: number, x: (ms: number) => number, height: number, width: number): SVGElement[] {
+  const count = Math.max(2, Math.floor((width - LEFT) / 110));
+  const cursor = place.cursorMs === null ? [] : [svg("line", { x1: x(place.cursorMs), x2: x(place.cursorMs), y1: 0, y2: height - 20, class: "cursor" })];
+  return [...cursor, ...Array.from({ length: count + 1 }, (_, index) => from + ((to - from) * index) / count).flatMap((ms, index) => [
+    svg("line", { x1: x(ms), x2: x(ms), y1: 0, y2: height - 20, class: "grid" }),
+    svg("text", { x: x(ms), y: height - 6, "text-anchor": index === count ? "end" : "middle", class: "lane" }, timeOfDay(ms, place.zone)),
+  ])];
+}

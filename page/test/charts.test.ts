@@ -1,0 +1,105 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { ticks } from "../src/bars.ts";
+import { chainOf, shortened } from "../src/chain.ts";
+import { NOTHING, NO_BOUND, WITHIN_ERROR, paint, zoomedPort } from "../src/heat.ts";
+import { lanesOf } from "../src/lanes.ts";
+import { latenessCells, latenessOf, lateShare, stepParts } from "../src/lateness.ts";
+import { RackHistory, boundShare, fleetNumbers } from "../src/racks.ts";
+import { Track, aligned, joined, quantile, withGaps } from "../src/track.ts";
+import type { Arrival, ChainGroup, Finding, FleetMap } from "../src/types.ts";
+
+test("a pause leaves a row of nulls, so that a chart shows the gap", () => {
+  const track = new Track(1, 5_000);
+  for (const at of [0, 2_000, 2_000, 20_000]) track.add(at, [at]);
+  assert.deepEqual([track.times, track.values], [[0, 2_000, 4_500, 20_000], [[0, 2_000, null, 20_000]]]);
+  assert.deepEqual(withGaps([0, 1, 2, 9], [1, 2, 3, 4]), { times: [0, 1, 2, 3, 9], values: [1, 2, 3, null, 4] });
+});
+
+test("stored values end where live ones begin", () => {
+  assert.deepEqual(joined({ times: [1, 2, 3], values: [[1, 2, 3]] }, { times: [3, 4], values: [[30, 40]] }), { times: [1, 2, 3, 4], values: [[1, 2, 30, 40]] });
+  assert.deepEqual(joined({ times: [5], values: [[5]] }, { times: [1], values: [[1]] }), { times: [5], values: [[5]] });
+  assert.deepEqual(aligned([{ times: [1, 3], values: [1, 3] }, { times: [2], values: [20] }]), { times: [1, 2, 3], values: [[1, null, 3], [null, 20, null]] });
+  assert.deepEqual([quantile([1, 2, 3, 4], 0.5), quantile([1, 2, 3, 4], 0.99), quantile([], 0.5)], [2, 4, null]);
+});
+
+const group = (changes: Partial<ChainGroup>): ChainGroup => ({ grandmaster: "gm-a", grandmaster_identity: "a", parent_identity: "a", place: "r1", nodes: 10, without_bound: 0, bound_ns: 900, ...changes });
+const gm = { name: "gm-a", identities: ["a"], reachable: true, clock_state: "locked", gnss_state: "locked", antenna: "open", followers: 10 };
+
+test("the chain leads from GNSS to the jobs, counts each clock once in a layer, and marks what is broken", () => {
+  const { nodes, links } = chainOf({ chain: [group({}), group({ place: "r2", nodes: 5, without_bound: 5, bound_ns: null, parent_identity: "bc" })], grandmasters: [gm], jobs: [{ job_id: "1", job: "llm", places: { r1: 16 } }] });
+  const layer = (wanted: number): [string, number, number][] => nodes.filter(({ layer: its }) => its === wanted).map(({ name, nodes: clocks, without }) => [name, clocks, without]);
+  assert.deepEqual(layer(0), [["GNSS of gm-a", 15, 5]]);
+  assert.deepEqual(layer(2), [["no boundary clock", 10, 0], ["bc", 5, 5]]);
+  assert.deepEqual(layer(3), [["r1", 10, 0], ["r2", 5, 5]]);
+  assert.deepEqual(layer(4), [["llm", 10, 0], ["no job", 5, 5]]);
+  assert.equal(nodes.find(({ layer: its }) => its === 0)?.isBroken, true);
+  assert.equal(links.reduce((sum, { nodes: clocks }) => sum + clocks, 0), 15 * 4);
+});
+
+test("too many places are named by the place above", () => {
+  const places = Array.from({ length: 60 }, (_, rack) => `hall-${rack % 3}/rack-${rack}`);
+  assert.deepEqual([...new Set(shortened(places).values())].sort(), ["hall-0", "hall-1", "hall-2"]);
+});
+
+const map = (bound: number | null): FleetMap => ({ published_realtime_ns: 0, places: { "h/r1": [["a", "SYNCHRONIZED", bound], ["b", bound === null ? "UNKNOWN" : "HOLDOVER", bound]] } });
+
+test("a rack with a node without a bound has no bound, and a step without a reading is a gap", () => {
+  const history = new RackHistory(10_000);
+  history.add(0, map(1_000));
+  history.add(5_000, map(100_000));
+  history.add(30_000, map(null));
+  const { rows, cells, places } = history.matrix(0, 40_000, String);
+  assert.deepEqual([rows, places], [["r1"], ["h/r1"]]);
+  assert.deepEqual([...cells], [Math.fround(boundShare(100_000)), NOTHING, NOTHING, NO_BOUND]);
+  assert.deepEqual(fleetNumbers(map(null)), { p50Ns: null, p99Ns: null, worstNs: null, without: 2 });
+});
+
+const arrival = (rank: number, at: number, error: number | null = 10_000): Arrival => ({ rank, clock: `n${rank}`, arrival_ns: at, begin_ns: at, end_ns: 60_000_000, error_ns: error });
+
+test("a lateness within the clocks' error is grey, and so is one whose error is unknown", () => {
+  const numbers = Int32Array.from([0, 39_800, 0, -(2 ** 31), 0, 39_800]);
+  const lateness = latenessOf({ ranks: [0, 1], nodes: ["a", "b"], steps: [7, 8, 9], error_ns: [55_000, 55_000, null], unit_ns: 1_000, lateness: Buffer.from(numbers.buffer).toString("base64") });
+  assert.deepEqual([...latenessCells(lateness)], [WITHIN_ERROR, WITHIN_ERROR, WITHIN_ERROR, Math.fround(lateShare(39_800_000)), NOTHING, WITHIN_ERROR]);
+});
+
+test("a step's time is computing, transfer and waiting, and a rank is named only beyond the clocks' error", () => {
+  const sync = { step: 7, sync: 0, kind: 6, arrivals: [arrival(0, 10_000_000), arrival(1, 50_000_000)] };
+  const steps = [0, 1].map((rank) => ({ rank, step: 7, arrival_ns: 0, ready_ns: null, end_ns: 60_000_000 }));
+  assert.deepEqual(stepParts({ syncs: [sync], steps }), [{ step: 7, computeNs: 30_000_000, transferNs: 10_000_000, waitNs: 20_000_000, lastRank: 1 }]);
+  const close = { ...sync, arrivals: [arrival(0, 10_000_000), arrival(1, 10_015_000)] };
+  assert.equal(stepParts({ syncs: [close], steps })[0]?.lastRank, null);
+  assert.equal(stepParts({ syncs: [{ ...sync, arrivals: [arrival(0, 0, null), arrival(1, 50_000_000)] }], steps })[0]?.lastRank, null);
+});
+
+test("a thousand ranks by five hundred steps are painted as pixels", () => {
+  const cells = new Float32Array(500_000).map((_, at) => (at % 4) - 3);
+  const pixels = new Uint32Array(cells.length);
+  paint(cells, new Uint32Array(256).fill(5), [1, 2, 3], pixels);
+  assert.deepEqual([...pixels.slice(0, 4)], [3, 2, 1, 5]);
+});
+
+test("a heat map's zoom keeps the cell under the pointer and stays inside", () => {
+  const whole = { row: 0, column: 0, rows: 100, columns: 100 };
+  assert.deepEqual(zoomedPort(whole, 0.5, 50, 50, 100, 100), { row: 25, column: 25, rows: 50, columns: 50 });
+  assert.deepEqual(zoomedPort({ row: 25, column: 25, rows: 50, columns: 50 }, 4, 50, 50, 100, 100), whole);
+});
+
+test("ticks are round", () => {
+  assert.deepEqual([ticks(90), ticks(0)], [[0, 50], [0]]);
+});
+
+const finding = (changes: Partial<Finding>): Finding => ({ id: "a", severity: "warning", subject: "gm-2", since_realtime_ns: 10, until_realtime_ns: 20, evidence: "e", cause: "c", remedy: "r", chain: [], ...changes });
+
+test("an arrow leads from the finding that a chain names to its effect on another subject", () => {
+  const effect = finding({ id: "b", subject: "n1", since_realtime_ns: 15, until_realtime_ns: null, chain: [{ code: "a", text: "antenna" }, { code: "x", text: "" }] });
+  const lanes = lanesOf([effect, finding({})], 100);
+  assert.deepEqual(lanes.map(({ name }) => name), ["gm-2", "n1"]);
+  assert.deepEqual(lanes[1]?.arrows, [{ fromLane: 0, toLane: 1, atNs: 10, toNs: 15 }]);
+  assert.deepEqual(lanes[1]?.bars.map(({ toNs, isOpen }) => [toNs, isOpen]), [[100, true]]);
+});
+
+test("an operator's note is in a lane of its own, signed", () => {
+  const note = { id: "1", kind: "silence", author: "ada", text: "known", subject: "gm-2", finding: "a", realtime_ns: 12, until_realtime_ns: 30 } as const;
+  assert.deepEqual(lanesOf([], 100, [note]).map(({ name, bars }) => [name, bars[0]?.text, bars[0]?.fromNs, bars[0]?.toNs]), [["operators", "silence by ada: known", 12, 30]]);
+});

@@ -1,0 +1,30 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import { bound, boundAt, duration, forecast, statusAt } from "../src/model.ts";
+
+declare const RECORDINGS: string;
+
+test("a bound grows as Bound.at of Python does, by one table", () => {
+  const table = JSON.parse(readFileSync(join(RECORDINGS, "bound_growth.json"), "utf8")) as { bound_ns: number | null; growth_ppb: number; age_ns: number; at_ns: number | null }[];
+  assert.deepEqual(table.map((each) => boundAt(each, each.age_ns)), table.map((each) => each.at_ns));
+});
+
+test("a bound is rounded up, so that it is never understated", () => {
+  assert.deepEqual([bound(1001), bound(1100), bound(999), bound(null)], ["±1.01 µs", "±1.10 µs", "±999 ns", "none"]);
+  assert.deepEqual([duration(-412), duration(null), duration(2_060_001)], ["−412 ns", "—", "2.06 ms"]);
+});
+
+test("a published status ages: holdover, then unknown; what is unknown stays unknown", () => {
+  const node = { holdover_after_ns: 5e9, void_after_ns: 1e12 };
+  assert.deepEqual([0, 5e9, 1e12, null].map((age) => statusAt("SYNCHRONIZED", age, node)), ["SYNCHRONIZED", "HOLDOVER", "UNKNOWN", "SYNCHRONIZED"]);
+  assert.equal(statusAt("DISRUPTED", 1e12, node), "DISRUPTED");
+  assert.equal(statusAt("UNKNOWN", 0, node), "UNKNOWN");
+});
+
+test("the forecast names the next limit only where the bound reaches it before it expires", () => {
+  assert.equal(forecast({ bound_ns: 800, growth_ppb: 0 }, 0, 1e12), "expires in 16 min");
+  assert.equal(forecast({ bound_ns: 800, growth_ppb: 2_000 }, 0, 1e12), "exceeds 1 µs in under 1 s, expires in 16 min");
+  assert.equal(forecast({ bound_ns: null, growth_ppb: 0 }, 0, 1e12), "");
+});
