@@ -115,4 +115,4 @@ def _check_copy(path: Path) -> None:
     with closing(sqlite3.connect(path)) as copy:
         problems = [text for (text,) in copy.execute("PRAGMA quick_check(1)")]
     if problems != ["ok"]:
-        raise StoreError(f"the copy is damaged, as the store is: {problems[0]}")
+        raise StoreError(f"the copy is damaged, as the store is: {' '.join(problems[0].split())}")
