@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from timesyncd.bound import Bound, ClockStatus
 from timesyncd.client.api import get_json, is_http_url, is_private
@@ -26,6 +27,9 @@ LAST_QUERY_TIMEOUT_S = 1.0
 NODE_NEVER_REPORTED = "node_never_reported"
 NEVER_REPORTED = "has never reported to this hub"
 
+#: A hub that runs for so long has heard of every node and job there is: a name that it does not know is a wrong one.
+SETTLED_NS = 30_000_000_000
+
 #: Statuses of a refusal that stays. Others may pass, as for a job that is not known yet.
 _PERMANENT_REFUSALS = (400, 401, 403, 414, 421)
 
@@ -40,6 +44,7 @@ class PreflightReason(Code):
 
     OK = "ok"
     TOO_FAR_APART = "too_far_apart"
+    NAME_UNKNOWN = "name_unknown"
     NODE_UNKNOWN = "node_unknown"
     ALIGNMENT_UNKNOWN = "alignment_unknown"
     RESPONSE_EXPIRED = "response_expired"
@@ -96,7 +101,7 @@ def preflight(
     Check whether the clocks of these nodes, or of this job's nodes, agree within `max_alignment_ns`.
 
     While the alignment is unknown, it asks again until `timeout_s` have passed, and calls `on_wait` with what is known. A known alignment
-    is returned at once.
+    is returned at once, and so is a name that no node or job has, by hubs that run for 30 s and do not expect it.
 
     `job` is a job's name or its id. `url` is the page of a hub, or of a daemon that knows a hub. `token` defaults to TIMESYNCD_TOKEN of the
     environment; a hub that `url` does not name receives it over TLS only. An error of the network or of a server is a result that is not
@@ -145,14 +150,39 @@ class _Query:
         result = self._try(self.url, timeout_s)
         if result.alignment_ns is not None:
             return result, True
-        hubs, hint = self._hubs(timeout_s)
+        hubs, hint, settled = self._hubs(timeout_s)
         for url in hubs:
             result = self._try(url, timeout_s)
             if result.url:
                 break
+        is_hub_s = not hubs or result.url in hubs
+        if settled is not None and is_hub_s and (name := self._unknown_name(result, settled)) is not None:
+            return self._name_unknown(result, name, timeout_s), True
         if result.alignment_ns is None and hint:
             result = replace(result, reason=f"{result.reason}; {hint}")
         return result, result.alignment_ns is not None or set(hubs or [self.url]) <= self.refused.keys()
+
+    def _unknown_name(self, result: PreflightResult, expected: Collection[str]) -> str | None:
+        """The first name that the hub does not know. A node that it expects may still start."""
+        if result.reason_code is PreflightReason.NAME_UNKNOWN:
+            return self.job
+        never = (node.node for node in result.nodes if node.reason_code == NODE_NEVER_REPORTED)
+        return next((name for name in never if name not in expected), None) if self.job is None else None
+
+    def _name_unknown(self, result: PreflightResult, name: str, timeout_s: float) -> PreflightResult:
+        """With the nearest names, where the token may read them."""
+        text = result.reason
+        if self.job is None:
+            text = f"{name}: {NEVER_REPORTED}"
+            with suppress(SourceError):
+                page = f"{result.url.rstrip('/')}/api/v1/nodes/{quote(name, safe='')}"
+                status, body = get_json(page, self._token_for(result.url), timeout_s)
+                text = _refusal(status, body, result.url) if status == 404 else text
+        return replace(result, reason_code=PreflightReason.NAME_UNKNOWN, reason=text)
+
+    def _token_for(self, url: str) -> str | None:
+        """A hub that the daemon named, not the caller, does not receive the token where others can read it."""
+        return self.token if url == self.url or is_private(url) else None
 
     def _try(self, url: str, timeout_s: float) -> PreflightResult:
         """Its `url` is empty if that daemon did not answer the query."""
@@ -171,8 +201,7 @@ class _Query:
         if url in self.refused:
             raise Refused(self.refused[url])
         parameters = urlencode({"nodes": ",".join(self.nodes)} if self.job is None else {"job": self.job}, safe=",")
-        # A hub that the daemon named, not the caller, does not receive the token where others can read it.
-        token = self.token if url == self.url or is_private(url) else None
+        token = self._token_for(url)
         asked_s = time.monotonic()
         status, body = get_json(f"{url.rstrip('/')}/api/v1/alignment?{parameters}", token, timeout_s)
         took_ns = round((time.monotonic() - asked_s) * 1e9)
@@ -182,25 +211,31 @@ class _Query:
         if status in _PERMANENT_REFUSALS:
             self.refused[url] = line + (_TLS_ONLY if status == 401 and token != self.token else "")
             raise Refused(self.refused[url])
-        return PreflightResult(False, None, PreflightReason.REFUSED, line, url=url)
+        code = PreflightReason.NAME_UNKNOWN if status == 404 and self.job is not None else PreflightReason.REFUSED
+        return PreflightResult(False, None, code, line, url=url)
 
-    def _hubs(self, timeout_s: float) -> tuple[list[str], str]:
-        """Other addresses to ask, the primary hub's first (none if `url` is a hub itself), and what the list of hubs adds to the reason."""
+    def _hubs(self, timeout_s: float) -> tuple[list[str], str, list[str] | None]:
+        """
+        Other addresses to ask, the primary hub's first (none if `url` is a hub itself), what the list of hubs adds to the
+        reason, and the nodes that hubs expect and do not hear; None: no hub can tell which names are wrong.
+        """
         page, token = f"{self.url.rstrip('/')}/api/v1", None if self.url in self.refused else self.token
         try:
             status, body = get_json(f"{page}/hubs", token, timeout_s)
             if status != 200:
-                return [], ""
+                return [], "", None
             _, own = get_json(f"{page}/node", token, timeout_s)
         except SourceError:
-            return [], ""
+            return [], "", None
         hubs = sorted(_items(body), key=lambda hub: hub.get("primary") is not True)
         has_primary = bool(hubs) and hubs[0].get("primary") is True
         hint = "" if has_primary else "no hub is primary yet" if hubs else "no hub is reporting"
         if isinstance(own, dict) and own.get("node") in [hub.get("node") for hub in hubs]:
-            return [], hint
+            return [], hint, _expected_of_settled(hubs)
         urls = [url for hub in hubs if isinstance(url := hub.get("url"), str) and is_http_url(url) and url != self.url]
-        return urls, hint or ("" if urls else "the reporting hubs have no web page")
+        if not urls:
+            return urls, hint or "the reporting hubs have no web page", None
+        return urls, hint, _expected_of_settled(hubs)
 
     def _judge(self, body: Any, took_ns: int, url: str) -> PreflightResult:
         """Raises Malformed."""
@@ -226,6 +261,20 @@ class _Query:
             return replace(result, ok=True, alignment_ns=now_ns, reason_code=PreflightReason.OK)
         text = _too_far_text(result, now_ns, self.max_ns)
         return replace(result, alignment_ns=now_ns, reason_code=PreflightReason.TOO_FAR_APART, reason=text)
+
+
+def _expected_of_settled(hubs: list[dict[str, Any]]) -> list[str] | None:
+    """The nodes that these hubs expect and do not hear; None: none is primary, or one runs for less than SETTLED_NS."""
+    if not any(hub.get("primary") is True for hub in hubs):
+        return None
+    expected = list[str]()
+    for hub in hubs:
+        now_ns, started_ns = hub.get("published_realtime_ns"), hub.get("started_realtime_ns")
+        if type(now_ns) is not int or type(started_ns) is not int or now_ns - started_ns < SETTLED_NS:
+            return None
+        missing = hub.get("missing")
+        expected += [each for each in missing if isinstance(each, str)] if isinstance(missing, list) else []
+    return expected
 
 
 def _items(body: Any) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from difflib import get_close_matches
 from typing import TypeVar
 
 from aiohttp import ETag, web
@@ -18,8 +18,12 @@ from timesyncd.web.query import CursorKey, PageQuery, decode_cursor, encode_curs
 
 T = TypeVar("T")
 
-#: The most existing names in an error.
+#: The most existing names in an error, and the most that are near the wanted one.
 MAX_NAMES = 10
+MAX_NEAR = 3
+
+#: A comparison takes some 5 us.
+MAX_COMPARED = 10_000
 
 
 def message_response(request: web.Request, message: Message) -> web.Response:
@@ -81,7 +85,11 @@ def error_response(status: int, text: str, headers: dict[str, str] | None = None
 
 
 def not_found_response(what: str, wanted: str, known: Iterable[str], count: int) -> web.Response:
-    """Status 404 with the first few existing names."""
-    names = list(islice(known, MAX_NAMES))
+    """Status 404 with the nearest existing names, or the first few where none is near."""
+    everything = list(known)
+    if near := get_close_matches(wanted, everything[:MAX_COMPARED], n=MAX_NEAR):
+        text = f"unknown {what} {wanted!r}; did you mean {', '.join(near)}? ({count} known)"
+        return error_response(404, text)
+    names = everything[:MAX_NAMES]
     more = f" and {count - len(names)} more" if count > len(names) else ""
     return error_response(404, f"unknown {what} {wanted!r}; the known {what}s are: {', '.join(names) or 'none'}{more}")

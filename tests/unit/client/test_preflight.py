@@ -131,7 +131,7 @@ def test_an_alignment_beside_a_node_without_a_bound_is_ignored(
     nodes = [node(name, None if name == "a" else 200, "the clock is UNKNOWN").model_dump() for name in names.split(",")]
     hub.agree(0, names=names, nodes=nodes)
     waited: list[str] = []
-    answer = ask(hub, nodes=names.split(","), timeout_s=0.05, on_wait=lambda so_far: waited.append(so_far.reason))
+    answer = ask(hub, nodes=names.split(","), timeout_s=0.5, on_wait=lambda so_far: waited.append(so_far.reason))
 
     assert (answer.ok, answer.alignment_ns, answer.reason) == (False, None, "a: the clock is UNKNOWN")
     assert set(waited) == {"a: the clock is UNKNOWN"}
@@ -342,6 +342,71 @@ def test_a_missing_hub_is_part_of_the_reason(hub: FakeHub, hubs: list[tuple[str,
 
     assert not answer.ok
     assert answer.reason.endswith(f"; {hint}")
+
+
+def never_reported(name: str) -> dict[str, Any]:
+    """As a hub lists a name that it does not know."""
+    return (
+        node(name, None, "has never reported to this hub")
+        .model_copy(update={"reason_code": "node_never_reported"})
+        .model_dump()
+    )
+
+
+def settled(url: str | None = None, **fields: Any) -> dict[str, Any]:
+    return hub_state("h1", url, primary=True) | fields
+
+
+def test_an_unknown_name_fails_at_once_with_the_nearest_names(hub: FakeHub) -> None:
+    """A hub that has run for a while knows every node that reports: to wait for a typing error helps nobody."""
+    hub.agree(0, names="a,trainer-1", nodes=[node("a", 200, "").model_dump(), never_reported("trainer-1")])
+    hub.answers["/api/v1/hubs"] = (200, page(settled()))
+    hub.answers["/api/v1/node"] = (200, {"node": "h1"})
+    error = "unknown node 'trainer-1'; did you mean trainer-01, trainer-11? (2 known)"
+    hub.answers["/api/v1/nodes/trainer-1"] = (404, {"error": error})
+    answer = ask(hub, nodes=["a", "trainer-1"], timeout_s=600)
+
+    assert (answer.ok, answer.reason_code) == (False, PreflightReason.NAME_UNKNOWN)
+    assert answer.reason == f"{hub.url}: {error}"
+
+
+def test_an_unknown_job_fails_at_once(hub: FakeHub) -> None:
+    """By the hub that the daemon names, whose own answer counts."""
+    with serving() as other:
+        hub.answers["/api/v1/alignment"] = (404, {"error": "unknown job 'lama'"})
+        hub.answers["/api/v1/hubs"] = (200, page(settled(url=other.url)))
+        hub.answers["/api/v1/node"] = (200, {"node": "a"})
+        other.answers["/api/v1/alignment"] = (
+            404,
+            {"error": "unknown job 'lama'; did you mean llama? (1 known)"},
+        )
+        answer = ask(hub, nodes=None, job="lama", timeout_s=600)
+
+    assert (answer.ok, answer.reason_code) == (False, PreflightReason.NAME_UNKNOWN)
+    assert answer.reason == f"{other.url}: unknown job 'lama'; did you mean llama? (1 known)"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({"started_realtime_ns": time.time_ns() + 10**15}, id="a hub that has just started"),
+        pytest.param({"missing": ["b"]}, id="a node that the hub expects"),
+        pytest.param({"primary": False}, id="no hub is primary"),
+    ],
+)
+def test_a_name_that_may_come_is_waited_for(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any]
+) -> None:
+    """The node may be starting, or its state on its way."""
+    monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.01)
+    hub.agree(0, names="a,b", nodes=[node("a", 200, "").model_dump(), never_reported("b")])
+    hub.answers["/api/v1/hubs"] = (200, page(settled(**state)))
+    hub.answers["/api/v1/node"] = (200, {"node": "h1"})
+    waited: list[str] = []
+    answer = ask(hub, nodes=["a", "b"], timeout_s=0.5, on_wait=lambda so_far: waited.append(so_far.reason))
+
+    assert (answer.ok, answer.reason_code) == (False, PreflightReason.NODE_UNKNOWN)
+    assert waited
 
 
 LIES: list[tuple[Any, str]] = [

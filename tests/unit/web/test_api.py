@@ -81,7 +81,7 @@ async def test_a_grandmaster_by_its_name(http: aiohttp.ClientSession, view: Fake
 
     assert await answer.json() == as_json(view.grandmasters()[0])
     assert unknown.status == 404
-    assert (await unknown.json())["error"] == "unknown grandmaster 'gm-z'; the known grandmasters are: gm-a"
+    assert (await unknown.json())["error"] == "unknown grandmaster 'gm-z'; did you mean gm-a? (1 known)"
 
 
 async def test_without_a_store_there_are_no_time_errors(http: aiohttp.ClientSession) -> None:
