@@ -129,10 +129,10 @@ def test_equal_ranks_give_no_straggler_and_unchanged_output(tmp_path: Path) -> N
     alone = subprocess.run(
         odd, capture_output=True, text=True, timeout=240, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
-    # Whom the load of this machine makes late persistently is rightly named: of three runs one has to be without.
+    # Whom the load of this machine makes late, throughout or from some step on, is rightly named: of three runs one has to be without.
     for attempt in range(3):
         ran = audited(tmp_path / f"out-{attempt}", *odd)
-        if ran.status or not (ran.stragglers or ran.report["lateness_may_be_chance"]):
+        if ran.status or "no rank is persistently late" in ran.report["headline"]:
             break
 
     assert (alone.returncode, ran.status) == (0, 0), ran.err

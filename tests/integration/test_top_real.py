@@ -21,18 +21,23 @@ pytestmark = pytest.mark.integration
 
 
 async def until(pilot: Any, holds: Callable[[], bool]) -> None:
+    """Fails with what the screen shows after a minute."""
     for _ in range(1_200):
         await pilot.pause(0.05)
         if holds():
             return
-    raise AssertionError("it never held")
+    shown = [str(each.content) for each in pilot.app.query(Static)]
+    tables = {
+        table.id: [table.get_row_at(row) for row in range(table.row_count)] for table in pilot.app.query(DataTable)
+    }
+    raise AssertionError(f"it never held: {shown}, {tables}")
 
 
-async def test_a_daemon_is_watched_until_it_is_killed(tmp_path: Path) -> None:
+async def test_a_daemon_is_watched_until_it_is_killed(folder: Path) -> None:
     """Status, truth and headline of a node that follows a simulated ptp4l; then nothing is shown as present."""
-    address = tmp_path / "ptp4l"
+    address = folder / "ptp4l"
     async with SimulatedPtp4l(address, 1_000):
-        daemon = DaemonProcess("node-a", tmp_path / "node-a", str(address), new_marker())
+        daemon = DaemonProcess("node-a", folder / "node-a", str(address), new_marker())
         await asyncio.to_thread(daemon.__enter__)
         try:
             app = TopApp(DaemonFeed(daemon.page, {"node-a": 1_000}))
@@ -42,7 +47,8 @@ async def test_a_daemon_is_watched_until_it_is_killed(tmp_path: Path) -> None:
                 assert table.get_row_at(0)[4].plain == "1.00 us, inside"
                 headline = (await asyncio.to_thread(fetch_part, daemon.page, "headline"))["text"]
                 assert headline.startswith("The only clock is within +-")
-                assert "The only clock is within +-" in str(app.query_one("#banner", Static).content)
+                banner = app.query_one("#banner", Static)
+                await until(pilot, lambda: "The only clock is within +-" in str(banner.content))
                 await pilot.press("2", "enter")
                 await until(pilot, lambda: isinstance(app.screen, DetailScreen))
                 await pilot.press("escape")

@@ -244,9 +244,12 @@ def play() -> AntennaRun:
 
 
 def is_locked(phase: Phase) -> bool:
-    """Both grandmasters, and both nodes know UTC by what they measured since the grandmaster's last event."""
+    """
+    Both grandmasters answer, and both nodes know UTC by what they measured since the grandmaster's last event. On a busy
+    machine a poll may fail in between.
+    """
     return set(phase.nodes) == set(GRANDMASTER_OF) and all(
-        node["grandmaster"] == grandmaster["name"]
+        node["grandmaster_summary"] == f"{grandmaster['name']}: LOCKED"
         and grandmaster["clock_state"] == "locked"
         and node["utc_status"] == phase.utc[node["node"]].interval.status.name == "SYNCHRONIZED"
         and node["published_realtime_ns"] - node["age_ns"] >= (grandmaster["invalid_before_realtime_ns"] or 0)
