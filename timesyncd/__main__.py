@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from timesyncd.cli._log_output import print_error
-from timesyncd.cli._parser import Program
+from timesyncd.cli._parser import CommandLine
 from timesyncd.errors import ConfigError, TimesyncdError
 
 GROUPS = {
@@ -54,8 +54,8 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
-def parser() -> Program:
-    top = Program(
+def parser() -> CommandLine:
+    top = CommandLine(
         GROUPS,
         prog="timesyncd",
         description="Monitors a node's PTP clocks, bounds their error, and measures what synchronization costs training jobs. "

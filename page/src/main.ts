@@ -7,7 +7,7 @@ import { KINDS, ReceivedStates, nodeNow, type Kind, type Kinds } from "./model.t
 import { place } from "./place.ts";
 import type { ViewName } from "./route.ts";
 import { state } from "./state.ts";
-import type { Grandmaster, HandledFinding, Job, List, NodeState } from "./types.ts";
+import type { BuildInfo, Grandmaster, HandledFinding, Job, List, NodeState } from "./types.ts";
 import { FleetView } from "./views/fleet.ts";
 import { GrandmasterView } from "./views/grandmaster_view.ts";
 import { JobView } from "./views/job_view.ts";
@@ -38,6 +38,7 @@ async function connect(): Promise<void> {
     setTimeout(() => void connect(), RETRY_MS);
     return;
   }
+  void showBuild();
   const stream = new EventSource(`${ROOT}events?kinds=${KINDS.join(",")}&nodes=${encodeURIComponent(own.node)}`);
   stream.onopen = () => { fault = ""; };
   stream.onerror = () => {
@@ -51,6 +52,14 @@ async function connect(): Promise<void> {
     stream.close(); // a new connection begins with every current state
     void connect();
   });
+}
+
+/** At each connection, since another version may answer after a restart. */
+async function showBuild(): Promise<void> {
+  const build = await fetchJson<BuildInfo>("api/v1/build");
+  if (build === null) return;
+  const commit = build.commit === null ? "unknown commit" : `commit ${build.commit}`;
+  byId("build").textContent = `timesyncd ${build.version} (${commit}, Python ${build.python})`;
 }
 
 function receive<K extends Kind>(kind: K, data: Kinds[K]): void {

@@ -29,6 +29,12 @@ export interface Source {
   since_poll_ns?: number | null;
 }
 
+export interface BuildInfo {
+  version: string;
+  commit: string | null;
+  python: string;
+}
+
 export interface NodeState {
   node: string;
   published_realtime_ns: number;

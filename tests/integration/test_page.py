@@ -16,6 +16,7 @@ from reworded import reworded
 
 from timesyncd import config
 from timesyncd.bound import Reason
+from timesyncd.build import this_build
 from timesyncd.clocks import SystemClocks
 from timesyncd.ipc.job_segment import Method
 from timesyncd.messages.jobs import JobState
@@ -95,6 +96,11 @@ async def test_the_page_answers_the_questions(page: Page, tmp_path: Path) -> Non
     for fact in ("−412 ns", "20.9 µs", "SLAVE", "path delay", "◐ HOLDOVER", "GNSS antenna open", "3/9 satellites",
                  "18.3 %", "rank 1 on trainer-02", "41.2 ms ±55.0 µs", "timed from step 1100", "1 ▲ straggler"):  # fmt: skip
         assert fact in body
+
+
+async def test_the_page_names_its_build(page: Page) -> None:
+    """Version, commit and Python of the daemon, as `timesyncd --version` prints them."""
+    await page.until("build", str(this_build()))
 
 
 async def test_the_budget_is_shown_term_by_term(page: Page) -> None:

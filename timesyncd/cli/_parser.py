@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message + "".join(suggestion(each, known) for each in unknown))
 
 
-class Program(Parser):
+class CommandLine(Parser):
     """The parser of the whole program. `groups`: the commands' names by the title under which its help lists them."""
 
     def __init__(self, groups: Mapping[str, Sequence[str]], **kwargs: Any) -> None:

@@ -27,7 +27,7 @@ LAST_QUERY_TIMEOUT_S = 1.0
 NODE_NEVER_REPORTED = "node_never_reported"
 NEVER_REPORTED = "has never reported to this hub"
 
-#: A hub that runs for so long has heard of every node and job there is: a name that it does not know is a wrong one.
+#: A hub that runs for so long knows every node and job there is: a name that it does not know is a wrong one.
 SETTLED_NS = 30_000_000_000
 
 #: Statuses of a refusal that stays. Others may pass, as for a job that is not known yet.

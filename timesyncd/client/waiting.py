@@ -19,7 +19,7 @@ from timesyncd.clocks import NS_PER_S
 
 POLL_NS = 100_000_000
 
-#: Stands for an infinite timeout.
+#: In place of an infinite timeout.
 _MAX_TIMEOUT_S = 10**9
 
 #: The last part of a wait is spun, because a sleep ends late.

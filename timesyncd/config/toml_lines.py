@@ -1,4 +1,4 @@
-"""On which line of a TOML file a key stands; tomllib reports no line of a valid key."""
+"""The line of each key in a TOML file; tomllib reports no line of a valid key."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from timesyncd.messages.overview import (
     ConfiguredLimits,
     Headline,
     PossibleAction,
-    SharedCause,
+    UnboundedCause,
     Verdict,
 )
 from timesyncd.units import limit_text, percentile, rounded_up_text
@@ -186,13 +186,13 @@ def _traits(clock: NodeClock) -> tuple[Trait, ...]:
     return (*traits, ("grandmaster", clock.grandmaster)) if clock.grandmaster else tuple(traits)
 
 
-def shared_causes(unbounded: Sequence[_Unbounded], clocks: Sequence[NodeClock]) -> list[SharedCause]:
+def shared_causes(unbounded: Sequence[_Unbounded], clocks: Sequence[NodeClock]) -> list[UnboundedCause]:
     """
     What the nodes without a bound share, the largest group first. A trait counts where at least two nodes have it, and
     at least half of all nodes that have it lack a bound. What no trait explains is grouped by its reason.
     """
     totals = Counter(trait for clock in clocks for trait in _traits(clock)) if unbounded else Counter()
-    rest, found = list(unbounded), list[SharedCause]()
+    rest, found = list(unbounded), list[UnboundedCause]()
     while rest and len(found) < MAX_CAUSES:
         counts = Counter(trait for each in rest for trait in each.traits)
         shared = [trait for trait, count in counts.items() if count > 1 and 2 * count >= totals[trait]]
@@ -209,13 +209,13 @@ def shared_causes(unbounded: Sequence[_Unbounded], clocks: Sequence[NodeClock]) 
     return found
 
 
-def _cause(trait: Trait, members: Sequence[_Unbounded], of: int) -> SharedCause:
+def _cause(trait: Trait, members: Sequence[_Unbounded], of: int) -> UnboundedCause:
     code = Counter(each.why.code for each in members).most_common(1)[0][0]
     text = next(each.why.text for each in members if each.why.code == code)
     since = [each.since_ns for each in members]
     latest_ns = None if None in since else max(ns for ns in since if ns is not None)
     kind, name = trait
-    return SharedCause(
+    return UnboundedCause(
         kind=kind,
         name=name,
         nodes=len(members),
@@ -276,7 +276,7 @@ def _by_severity(findings: Iterable[FindingMessage]) -> dict[Severity, int]:
 
 def _actions(
     unbounded: Sequence[_Unbounded],
-    causes: Sequence[SharedCause],
+    causes: Sequence[UnboundedCause],
     jobs: Sequence[AffectedJob],
     reading: FleetReading,
 ) -> Iterator[PossibleAction]:
@@ -307,7 +307,7 @@ def _text(
     counts: _Counts,
     found: Alignment,
     limit_ns: int | None,
-    causes: Sequence[SharedCause],
+    causes: Sequence[UnboundedCause],
     bounds_ns: Sequence[int],
     now: Moment,
 ) -> str:
@@ -340,7 +340,7 @@ def _agreement_text(counts: _Counts, found: Alignment, limit_ns: int | None, bou
     return f"{whose} agree within {rounded_up_text(found.alignment_ns)}{judged}"
 
 
-def _cause_text(causes: Sequence[SharedCause], without_bound: int, now: Moment) -> str:
+def _cause_text(causes: Sequence[UnboundedCause], without_bound: int, now: Moment) -> str:
     first = causes[0]
     since = "" if first.since_realtime_ns is None else f" since {utc_text(first.since_realtime_ns, now.realtime_ns)}"
     of_them = "all" if first.nodes == without_bound else f"{first.nodes:,} of them"
@@ -349,7 +349,7 @@ def _cause_text(causes: Sequence[SharedCause], without_bound: int, now: Moment) 
     return f"{of_them} {_cause_name(first)}{since}"
 
 
-def _cause_name(cause: SharedCause) -> str:
+def _cause_name(cause: UnboundedCause) -> str:
     return {"place": "in", "parent": "behind", "grandmaster": "under", "reason": ""}[cause.kind] + f" {cause.name}"
 
 

@@ -11,7 +11,7 @@ from timesyncd.jobs.joining import JobRun
 from timesyncd.jobs.window import StepRecord
 from timesyncd.messages.series import LatenessMatrix
 
-#: Stands for an unknown lateness.
+#: In place of an unknown lateness.
 UNKNOWN = -(2**31)
 _LARGEST = 2**31 - 1
 NS_PER_MS = 1_000_000

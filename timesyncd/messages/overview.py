@@ -29,7 +29,7 @@ class ConfiguredLimits(Message):
     node_bound_ns: Count64 | None = None
 
 
-class SharedCause(Message):
+class UnboundedCause(Message):
     """
     What `nodes` of the clocks without a bound share: `of` nodes have it in all. All of them lack a bound since
     `since_realtime_ns` (null: not known), most of them for `reason_code`.
@@ -99,7 +99,7 @@ class Headline(Message):
     p50_bound_ns: Count64 | None
     p99_bound_ns: Count64 | None
     worst_bound_ns: Count64 | None
-    causes: list[SharedCause]
+    causes: list[UnboundedCause]
     jobs: list[AffectedJob]
     findings: dict[Severity, Int64]
     actions: list[PossibleAction]

@@ -182,7 +182,7 @@ class MaskInput:
 @dataclass(frozen=True, slots=True)
 class LimitVerdict:
     """
-    How a measurement stands to one limit.
+    How a measurement compares with one limit.
 
     `value_ns`, `limit_ns` and `tau_s` (None for a quantity without observation interval) are those of the worst point, the one
     with the largest value over limit; `reason` is set where there is not enough data.
