@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from copy import deepcopy
@@ -325,13 +326,23 @@ async def appearance(view: FakeView) -> list[Any]:
                 await go(page, path)
                 await page.becomes(f"document.getElementById('{element}').textContent !== ''", True)
                 await page.becomes(f"document.querySelectorAll('{DRAWN[path]}').length > 0", True)
-                found.append(await page.evaluate(APPEARANCE))
+                found.append(await settled(page))
             return found
     finally:
         await server.close()
 
 
-#: What each view draws last.
+async def settled(page: Page) -> Any:
+    """The view's appearance once it is the same in three readings: its parts come with responses of their own."""
+    seen: list[Any] = []
+    async with asyncio.timeout(60):
+        while len(seen) < 3 or seen[-3:] != [seen[-1]] * 3:
+            seen.append(await page.evaluate(APPEARANCE))
+            await asyncio.sleep(1)
+    return seen[-1]
+
+
+#: What each view draws of its own; more may follow.
 DRAWN = {
     "fleet": "#chain .stop",
     "node/trainer-01": "#forecast-chart canvas",
