@@ -61,6 +61,8 @@ def build(out: Path, releases: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="timesyncd-dist-") as folder:
         source = Path(folder) / "source"
         export(source)
+        progress("page")
+        build_page(source)
         progress("source distribution")
         source_distribution(source, out, int(epoch))
         progress("wheel")
@@ -104,6 +106,12 @@ def export(source: Path) -> None:
     run("tar", "-xf", archive, "-C", source)
     archive.unlink()
     (source / "timesyncd" / "commit.txt").write_text(run("git", "-C", PROJECT, "rev-parse", "HEAD"))
+
+
+def build_page(source: Path) -> None:
+    """The distributions hold the bundle, so an installation needs no Node.js."""
+    run(sys.executable, source / "page" / "build_page.py")
+    shutil.rmtree(source / "page" / "node_modules")
 
 
 def source_distribution(source: Path, out: Path, epoch: int) -> None:
