@@ -17,6 +17,8 @@ install --no-deps /build/wheels/timesyncd-*.whl
 # What pip notes of this build's own files.
 rm -f $home/lib/python3*/site-packages/*.dist-info/direct_url.json
 rm -f $home/bin/Activate.ps1 $home/bin/activate*
+# Bytecode has the times of this build; the installation compiles.
+find $home -name __pycache__ -prune -exec rm -rf {} +
 
 mkdir -p $package/DEBIAN $package/opt $package/usr/bin $package/etc/timesyncd
 cp -a $home $package/opt/
