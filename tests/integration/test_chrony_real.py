@@ -24,6 +24,7 @@ from timesyncd.drivers.chrony._protocol import Command, SourceData, SourceStats,
 from timesyncd.drivers.chrony.chrony import Address, Chrony, ChronyClient, ChronyOptions
 from timesyncd.errors import Unreachable
 from timesyncd.sample import NoSample, Reading, UtcSample
+from timesyncd.simulation.bed.broker import free_port
 from timesyncd.simulation.bed.host import dying_with_parent
 
 pytestmark = pytest.mark.integration
@@ -42,12 +43,6 @@ def find(tool: str) -> str:
     path = shutil.which(tool, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
     assert path is not None, f"{tool} is not installed: Debian package chrony"
     return path
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

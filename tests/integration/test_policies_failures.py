@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from torch_processes import RankProcess, start
-from torch_ranks import TIMEOUT_S, free_port
+from torch_ranks import TIMEOUT_S
+
+from timesyncd.simulation.bed.broker import free_port
 
 pytestmark = pytest.mark.integration
 

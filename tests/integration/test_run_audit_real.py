@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -18,6 +17,7 @@ import pytest
 from jsonschema_rs import Draft202012Validator
 
 from timesyncd.cli.schemas import documents
+from timesyncd.simulation.bed.broker import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -74,12 +74,6 @@ def until(holds: Callable[[Ran], bool], run: Callable[[str], Ran], status: int =
     return ran
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def test_a_hidden_straggler_is_named_with_its_place(tmp_path: Path) -> None:
     """Rank 1 is 5 ms late behind a slow bucket: it costs nothing, and is still named with its place."""
 
@@ -117,7 +111,7 @@ def test_an_exposed_straggler_costs_and_the_status_is_the_script_s(tmp_path: Pat
         is_exposed = named.get(0, 0) > 2_500_000 * ran.report["steps"]
         return is_exposed and max(waits, key=lambda rank: waits[rank]) == 0 and gains["no_straggler"] > 0.1
 
-    ran = until(costs, lambda attempt: audited(tmp_path / attempt, *command, "--port", free_port()), status=7)
+    ran = until(costs, lambda attempt: audited(tmp_path / attempt, *command, "--port", str(free_port())), status=7)
 
     assert (ran.status, ran.straggler(0)["verdict"]) == (7, "straggler")
     assert costs(ran)
@@ -145,7 +139,7 @@ def test_equal_ranks_give_no_straggler_and_unchanged_output(tmp_path: Path) -> N
 
 def test_a_single_process_has_nothing_to_compare(tmp_path: Path) -> None:
     """A single process gets a report of its own times."""
-    ran = audited(tmp_path, sys.executable, SCRIPT, "--spawn", "1", "--port", free_port(), "--steps", "30")
+    ran = audited(tmp_path, sys.executable, SCRIPT, "--spawn", "1", "--port", str(free_port()), "--steps", "30")
 
     assert (ran.status, ran.report["world_size"], ran.stragglers) == (0, 1, [])
     assert "nothing to compare" in ran.report["headline"]

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 from torch_processes import RankProcess, start
-from torch_ranks import TIMEOUT_S, Marks, free_port, listening, run_ranks
+from torch_ranks import TIMEOUT_S, Marks, listening, run_ranks
 
 from timesyncd.client import Kind
 from timesyncd.ipc.job_datagram import Mark
+from timesyncd.simulation.bed.broker import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -94,11 +95,14 @@ def test_the_meter_reports_response_times_and_no_staleness(ran: Ran) -> None:
 
 
 def test_a_fast_rank_waits_at_the_bound(ran: Ran) -> None:
-    """`s=2`: rank 0's fourth update is three ahead, so its reply contains rank 1's second (each of those is 50, its own 1/2)."""
+    """
+    `s=2`: rank 0's fourth update is three ahead, so its reply contains rank 1's second (each of those is 50, its own 1/2).
+    Rank 0's fifth may come before the reply to rank 1.
+    """
     fast, slow = (result["ahead"]["after"] for result in ran.results)
 
     assert fast == [0.5, 1.0, 51.5, 102.0, 102.5]
-    assert slow == [51.0, 102.0]
+    assert slow in ([51.0, 102.0], [51.0, 102.5])
 
 
 def test_staleness_is_counted_in_updates_of_others(ran: Ran) -> None:

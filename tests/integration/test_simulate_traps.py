@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from timesyncd.simulation.bed.broker import free_port
 from timesyncd.simulation.grandmaster import traps
 from timesyncd.simulation.grandmaster.actions import SCENARIOS
 from timesyncd.simulation.grandmaster.agent import SnmpAgent
@@ -27,12 +27,6 @@ USER = UsmUser("watcher", "sha256", "green-window", "aes256", "yellow-door")
 AT_S = 1_772_600_767.0
 HOLDOVER = alarm("holdover", 0, AT_S)
 VENDOR = ".1.3.6.1.4.1.9070.1.2.5.7"
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Trapd:

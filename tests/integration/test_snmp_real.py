@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import signal
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +15,7 @@ import pytest
 
 from timesyncd.errors import Refused, SourceError, Unreachable
 from timesyncd.sample import Trap
+from timesyncd.simulation.bed.broker import free_port
 from timesyncd.snmp import AuthProtocol, Community, Credentials, Listener, Oid, PrivProtocol, Session, User
 from timesyncd.snmp import format_oid as text
 
@@ -49,12 +49,6 @@ def hashed(auth: AuthProtocol) -> str:
 def options(user: User) -> list[str]:
     protected = ["-a", hashed(user.auth), "-A", user.auth_pass, "-x", NET_SNMP[user.priv], "-X", user.priv_pass]
     return ["-v3", "-l", "authPriv", "-u", user.name, *protected]
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_ranks import free_port
+
+from timesyncd.simulation.bed.broker import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

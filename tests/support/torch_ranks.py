@@ -17,6 +17,7 @@ from typing import Any
 from torch_processes import start
 
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Mark, decode
+from timesyncd.simulation.bed.broker import free_port
 
 #: Patience, not an expectation: two ranks on a machine that does other things too.
 TIMEOUT_S = 300
@@ -65,12 +66,6 @@ def listening() -> Iterator[tuple[Path, Marks]]:
     finally:
         marks.close()
         shutil.rmtree(folder)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run_ranks(script: Path, arguments: Sequence[str], world_size: int = 2, **environ: str) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import random
 import shutil
 import signal
 import socket
@@ -18,6 +19,9 @@ from timesyncd.simulation.bed import host as bed_host
 from timesyncd.simulation.bed.host import marked_environment, new_marker, run
 
 HOST = "127.0.0.1"
+
+#: Below the ports that Linux gives by itself (ip_local_port_range), and above the usual services.
+PORTS = range(10_000, 20_000)
 
 START_WITHIN_S = 60.0
 
@@ -158,11 +162,19 @@ class Mosquitto:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """
+    A port of the loopback that is free now, for TCP and UDP. The kernel gives none of PORTS by itself, so no connection
+    of another process takes it before it is used.
+    """
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket(type=socket.SOCK_STREAM) as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+            try:
+                stream.bind((HOST, port))
+                datagrams.bind((HOST, port))
+            except OSError:
+                continue
+            return port
 
 
 def _accepts(port: int) -> bool:
