@@ -20,8 +20,8 @@ from timesyncd.cli._top_data import (
     VIEWS,
     DaemonFeed,
     Round,
-    TableRow,
     View,
+    ViewRow,
     banner,
     finding_lines,
     rows,
@@ -91,7 +91,7 @@ class TopApp(App[None]):
         self._sort: dict[View, int | None] = dict.fromkeys(VIEWS)
         self._descending: dict[View, bool] = dict.fromkeys(VIEWS, False)
         self._filter = ""
-        self._shown: dict[View, list[TableRow]] = {view: [] for view in VIEWS}
+        self._shown: dict[View, list[ViewRow]] = {view: [] for view in VIEWS}
 
     def compose(self) -> ComposeResult:
         yield Static("asking the daemon", id="banner")

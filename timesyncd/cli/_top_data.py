@@ -53,7 +53,7 @@ class DaemonFeed:
 
 
 @dataclass(frozen=True, slots=True)
-class TableRow:
+class ViewRow:
     """One line of a view: the `name` that a drill-down asks for, its cells, and the values behind them."""
 
     name: str
@@ -77,12 +77,12 @@ _STATUS_ORDER = {name: at for at, name in enumerate(reversed(STYLES))}
 _UNKNOWN = 1 << 70
 
 
-def rows(view: View, round: Round) -> list[TableRow]:
+def rows(view: View, round: Round) -> list[ViewRow]:
     """The view's rows, in the order of urgency."""
     return {"fleet": _places, "nodes": _nodes, "jobs": _jobs, "grandmasters": _grandmasters}[view](round)
 
 
-def visible(all_rows: Sequence[TableRow], column: int | None, descending: bool, part: str) -> list[TableRow]:
+def visible(all_rows: Sequence[ViewRow], column: int | None, descending: bool, part: str) -> list[ViewRow]:
     """The rows that match, sorted by a column (None: by urgency, as they come)."""
     matching = [row for row in all_rows if row.matches(part)]
     if column is None:
@@ -90,7 +90,7 @@ def visible(all_rows: Sequence[TableRow], column: int | None, descending: bool, 
     return sorted(matching, key=lambda row: row.values[column], reverse=descending)
 
 
-def _places(round: Round) -> list[TableRow]:
+def _places(round: Round) -> list[ViewRow]:
     found = []
     for group in round.overview.chain:
         parent = "" if group.parent_identity == group.grandmaster_identity else group.parent_identity
@@ -104,11 +104,11 @@ def _places(round: Round) -> list[TableRow]:
             plain_text(names[2]),
         )
         values = (names[0], group.nodes, group.without_bound, _wide(group.bound_ns), *names[1:])
-        found.append(TableRow(group.place, cells, values))
+        found.append(ViewRow(group.place, cells, values))
     return sorted(found, key=lambda row: (-row.values[2], -row.values[3], row.values[0]))
 
 
-def _nodes(round: Round) -> list[TableRow]:
+def _nodes(round: Round) -> list[ViewRow]:
     found = []
     for place, nodes in round.map.places.items():
         for name, status, bound_ns in nodes:
@@ -121,7 +121,7 @@ def _nodes(round: Round) -> list[TableRow]:
                 truth_text(truth_ns, bound_ns),
             )
             values = (name, _STATUS_ORDER[status], _wide(bound_ns), place, 0 if truth_ns is None else truth_ns)
-            found.append(TableRow(name, cells, values))
+            found.append(ViewRow(name, cells, values))
     return sorted(found, key=lambda row: (row.values[1], -row.values[2], row.name))
 
 
@@ -136,7 +136,7 @@ def truth_text(truth_ns: int | None, bound_ns: int | None) -> Text:
     return Text(f"{duration_text(truth_ns)}, {where}", "green" if inside else "bold red")
 
 
-def _jobs(round: Round) -> list[TableRow]:
+def _jobs(round: Round) -> list[ViewRow]:
     found = []
     for job in round.overview.jobs:
         limit_style = "bold red" if job.alignment_verdict in ("exceeded", "unknown") else ""
@@ -150,12 +150,12 @@ def _jobs(round: Round) -> list[TableRow]:
         )
         overhead = -1.0 if job.sync_overhead is None else job.sync_overhead
         found.append(
-            TableRow(job.job_id, cells, (job.job, job.world_size, _wide(job.alignment_ns), overhead, job.verdict))
+            ViewRow(job.job_id, cells, (job.job, job.world_size, _wide(job.alignment_ns), overhead, job.verdict))
         )
     return sorted(found, key=lambda row: (-row.values[2], row.name))
 
 
-def _grandmasters(round: Round) -> list[TableRow]:
+def _grandmasters(round: Round) -> list[ViewRow]:
     found = []
     for each in round.overview.grandmasters:
         locked = each.reachable and each.clock_state == "locked"
@@ -174,7 +174,7 @@ def _grandmasters(round: Round) -> list[TableRow]:
             each.name, (locked, state), each.gnss_state or "", _wide(each.utc_bound_ns),
             _UNKNOWN if left_ns is None else left_ns, each.alarms or 0, each.followers,
         )  # fmt: skip
-        found.append(TableRow(each.name, cells, values))
+        found.append(ViewRow(each.name, cells, values))
     return sorted(found, key=lambda row: (row.values[1][0], row.name))
 
 

@@ -135,8 +135,7 @@ function renderHeadline({ data: job, receivedAt }: Entry<Job>, now: number): voi
   put(byId("job-text"), `${job.job}: ${waiting}${straggler ? `; rank ${straggler.rank} (${straggler.node}) is late` : "; no rank is known to be late"}`);
   const alignmentNs = boundAt({ bound_ns: job.alignment_ns, growth_ppb: job.alignment_growth_ppb ?? 0 }, (now - receivedAt) * 1e6);
   const clocks = alignmentNs === null ? `the clocks' alignment is unknown: ${job.alignment_reason}` : `the clocks agree within ${duration(alignmentNs, roundUp)}`;
-  const late = straggler ? `late by ${duration(straggler.lateness_p50_ns)} (median) at ${straggler.where}` : job.verdict;
-  put(byId("job-why"), [late, clocks, barrierNeed(job), lostMarks(job)].filter(Boolean).join(" · "));
+  put(byId("job-why"), [job.verdict, clocks, barrierNeed(job), lostMarks(job)].filter(Boolean).join(" · "));
   const audit = `timesyncd audit --url ${location.origin} --job ${job.job_id}`;
   if (byId("job-link").dataset.drawn === job.job_id) return;
   byId("job-link").dataset.drawn = job.job_id;

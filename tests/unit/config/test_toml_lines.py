@@ -1,4 +1,4 @@
-"""On which line of a TOML file a key stands."""
+"""The line of each key in a TOML file."""
 
 from __future__ import annotations
 
