@@ -13,8 +13,9 @@ from samples import HEALTHY
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.assumptions import SourceSettings
+from timesyncd.model.parent_bound import ParentBound
 from timesyncd.model.servo import in_own_seconds_ppb
-from timesyncd.model.source import ParentBound, SourceMemory
+from timesyncd.model.source import SourceMemory
 from timesyncd.sample import ClockSample
 
 #: From an offset, local minus reference, to how much faster the clock is to run in ppb, beside what keeps it on time.

@@ -34,12 +34,13 @@ from timesyncd.model.error_bound import (
 )
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
 from timesyncd.model.independence import SharedCause, grouped, shared_ptp_cause
-from timesyncd.model.leap import Leap, LeapTable, LeapWatch, is_around_month_end
+from timesyncd.model.leap import LeapTable, LeapWatch, announced_leap
 from timesyncd.model.oscillator import Drift
+from timesyncd.model.parent_bound import CarriedSync, Coasting, ParentBound
 from timesyncd.model.phc import PhcLink, PhcMemory, SyncCrossing
 from timesyncd.model.polled_grandmasters import PolledGrandmaster, PolledGrandmasters
 from timesyncd.model.selection import Agreement, Claim, agree
-from timesyncd.model.source import CarriedSync, Coasting, ParentBound, SourceMemory
+from timesyncd.model.source import SourceMemory
 from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
 
 #: The programs that steer CLOCK_REALTIME and never slew an NTP daemon's offset away, as the kernel driver names them.
@@ -91,7 +92,7 @@ class Ensemble:
 
     def accept(self, reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSample) -> EnsembleUpdate:
         """Add the next reading of a source, and return the bound that the segment must contain from now on."""
-        if (leap := _leap_of(reading)) is not None:
+        if (leap := announced_leap(reading)) is not None:
             self.leaps.update(reading.source, leap)
         match reading:
             case ClockSample():
@@ -605,23 +606,6 @@ def _change(last: ClockSample | ErrorBound, new: ClockSample) -> Reason | None:
     if last.parent_identity != new.parent_identity:
         return Reason.PARENT_CHANGED
     return Reason.GRANDMASTER_CHANGED if last.grandmaster_identity != new.grandmaster_identity else None
-
-
-_LEAPS = {leap.value: leap for leap in Leap}
-
-
-def _leap_of(reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSample) -> Leap | None:
-    """What the source announces now; None where this reading does not show it."""
-    match reading:
-        case ClockSample():
-            return Leap.of_flags(reading.leap61, reading.leap59)
-        case UtcSample():
-            # NTP announces the end of the month, and may do so for all of it.
-            now = is_around_month_end(reading.as_of_ns + reading.real_minus_boot_ns)
-            return _LEAPS.get(reading.leap, Leap.NONE) if now else Leap.NONE
-        case KernelSample():
-            return _LEAPS.get(reading.leap, Leap.NONE)
-    return None
 
 
 def _is_known(bound: ErrorBound, boottime_ns: int) -> bool:

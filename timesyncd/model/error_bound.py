@@ -23,9 +23,9 @@ from timesyncd.bound import (
 from timesyncd.clocks import HALF_SECOND_NS, NS_PER_S
 from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.grandmaster import GrandmasterVerdict
+from timesyncd.model.parent_bound import Coasting, ParentBound
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
-from timesyncd.model.source import Coasting, ParentBound
 from timesyncd.sample import ACCURACY_NS, ClockSample, UtcOrigin, UtcSample
 
 #: Clock classes on the PTP timescale: locked to a primary reference, and in holdover within specification.

@@ -15,6 +15,7 @@ from enum import StrEnum
 from timesyncd.bound import ErrorBound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
+from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, UtcSample
 
 _S_PER_DAY = 86_400
 _NS_PER_DAY = _S_PER_DAY * NS_PER_S
@@ -208,3 +209,20 @@ class LeapWatch:
         if bound.utc_seconds_removed is None:
             return into_day_ns < NTP_NOTICES_NS
         return bound.utc_seconds_removed not in (0, self.table.offset_at(realtime_ns // NS_PER_S))
+
+
+_LEAPS = {leap.value: leap for leap in Leap}
+
+
+def announced_leap(reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSample) -> Leap | None:
+    """What the source announces now; None where this reading does not show it."""
+    match reading:
+        case ClockSample():
+            return Leap.of_flags(reading.leap61, reading.leap59)
+        case UtcSample():
+            # NTP announces the end of the month, and may do so for all of it.
+            now = is_around_month_end(reading.as_of_ns + reading.real_minus_boot_ns)
+            return _LEAPS.get(reading.leap, Leap.NONE) if now else Leap.NONE
+        case KernelSample():
+            return _LEAPS.get(reading.leap, Leap.NONE)
+    return None

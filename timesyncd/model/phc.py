@@ -18,8 +18,8 @@ from timesyncd.bound import SYSTEM_CLOCK_LIMIT_PPB, growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.oscillator import Oscillator
+from timesyncd.model.parent_bound import CarriedSync
 from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, correction_ppb, steering_ppb
-from timesyncd.model.source import CarriedSync
 from timesyncd.model.statistics import SlidingMaximum
 from timesyncd.sample import ClockSample, DelayExchange, PhcSample
 

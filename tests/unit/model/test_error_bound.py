@@ -25,9 +25,10 @@ from timesyncd.model.error_bound import (
     with_agreement,
     without_implausible,
 )
+from timesyncd.model.parent_bound import Coasting, ParentBound
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
-from timesyncd.model.source import Coasting, ParentBound, SourceMemory
+from timesyncd.model.source import SourceMemory
 from timesyncd.sample import PhcSample, UtcSample
 
 SETTINGS = SourceSettings()

@@ -12,7 +12,8 @@ from samples import nth
 from timesyncd.bound import Rate, Term
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.assumptions import SourceSettings
-from timesyncd.model.source import ParentBound, SourceMemory
+from timesyncd.model.parent_bound import ParentBound
+from timesyncd.model.source import SourceMemory
 
 SETTINGS = SourceSettings()
 
