@@ -43,10 +43,10 @@ test: test-packages
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory real
 
-# The tests on real parts. They wait more than they compute, so there are more processes than cores.
+# The tests on real parts. They wait more than they compute, so there is one process more than cores.
 real: .venv/dev $(BUNDLE)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --database postgresql tests/unit/store
-	$(BIN)/pytest --numprocesses 4 --dist loadfile tests/integration tests/acceptance tests/simulation $(PYTEST)
+	$(BIN)/pytest --numprocesses 3 --dist loadfile tests/integration tests/acceptance tests/simulation $(PYTEST)
 
 # Where chrony and prometheus are unpacked to (tests/packages.sh).
 real soak: export PATH := $(PATH):$(CURDIR)/.unpacked/usr/sbin:$(CURDIR)/.unpacked/usr/bin
@@ -99,18 +99,18 @@ soak: test-packages .venv/dev
 
 # Real virtual machines under QEMU, with PTP hardware clocks (docs/proven.md). Root, and QEMU 8.1 or newer; the disk is made once, into
 # $TIMESYNCD_VM_CACHE (~/.cache/timesyncd-vm). PYTEST='-k card' takes some of the tests.
-vm-test: .venv/dev
+vm-test: .venv/dev $(BUNDLE)
 	@$(BIN)/python tests/vm/vm_build.py
 	$(BIN)/pytest tests/vm $(PYTEST)
 
 # Every scenario of tests/vm/vm_scenarios.py. Stopped, it goes on after the last one that was judged; what was judged is in .vm-soak.
 # SCENARIOS='quiet step-2s' runs some.
-vm-soak: .venv/dev
+vm-soak: .venv/dev $(BUNDLE)
 	@$(BIN)/python tests/vm/vm_soak.py --state .vm-soak $(SCENARIOS)
 
 # The drivers against each linuxptp and chrony that Debian 12, 13 and sid have, and timesyncd on each release's Python and systemd. Root; the
 # releases are made once, into $TIMESYNCD_MATRIX_CACHE (~/.cache/timesyncd-matrix). Prints the tables of docs/ptp4l.md and docs/clock-sources.md.
-matrix: matrix-packages .venv/dev
+matrix: matrix-packages .venv/dev $(BUNDLE)
 	@$(BIN)/python tests/matrix/matrix_run.py
 
 matrix-packages:

@@ -96,7 +96,9 @@ def _make_disk(cache: Cache, new: Cache) -> None:
 
 
 def _run(*command: str | Path) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_LIMIT_S)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=INSTALL_LIMIT_S)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
 
 
 def _uninstall(root: Path) -> None:
@@ -116,7 +118,7 @@ def _unpack(cache: Cache, root: Path) -> None:
     for name in SOURCE_FOLDERS:
         shutil.copytree(PROJECT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in SOURCE_FILES:
-        shutil.copy(PROJECT / name, source)
+        shutil.copy(PROJECT / name, source / name)
     shutil.copytree(cache.folder / "wheels", root / WHEELS.lstrip("/"))
     (root / "etc/systemd/network/test.network").write_text(NETWORK)
     networkd = root / "etc/systemd/system/multi-user.target.wants/systemd-networkd.service"
