@@ -143,7 +143,7 @@ lock: .venv/daemon
 	$(BIN)/python requirements/dependencies.py licences > requirements/licences.md
 
 # The unit tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one that there is.
-EXTRAS = audit,daemon,demo,mib,parquet,postgresql
+EXTRAS = audit,daemon,demo,mib,notify,otlp,parquet,postgresql
 test-versions:
 	$(PYTHON) requirements/dependencies.py lowest > .lowest-versions
 	$(PYTHON) -m venv --clear .venv-lowest && .venv-lowest/bin/python -m pip install --quiet --upgrade pip
@@ -193,5 +193,5 @@ $(BUNDLE): $(wildcard page/*.json page/*.mjs page/*.py page/src/* page/src/views
 	@touch $@
 
 .venv/dev: .venv/daemon
-	$(BIN)/python -m pip install --quiet --editable ".[audit,daemon,demo,mib,parquet,postgresql]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[audit,daemon,demo,mib,notify,otlp,parquet,postgresql]" --group dev
 	@touch $@

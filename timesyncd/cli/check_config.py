@@ -128,6 +128,12 @@ def describe(config: Config) -> list[str]:
         lines.append(f"web          {_web_text(config.web)}")
     if config.clockbound:
         lines.append(f"clockbound   {config.clockbound.path}")
+    if config.otlp:
+        lines.append(
+            f"otlp         {config.otlp.endpoint} by {config.otlp.protocol}, every {config.otlp.interval_s:g} s"
+        )
+    for place in config.notify:
+        lines.append(f"notify       {_value_text(place.url)}: {place.severity} and worse")
     if config.hub or not config.mqtt:
         lines.append(
             "hub          "

@@ -136,7 +136,8 @@ class MqttSettings(Section):
     `[mqtt]`: the connection to the broker. `port` None means 1883, with `tls` 8883.
 
     The outbox keeps a row until all hubs in `hubs` have stored it; without `hubs`, until any hub has. Rows older than
-    `outbox_days`, or beyond `outbox_rows`, are dropped and counted.
+    `outbox_days`, or beyond `outbox_rows`, are dropped and counted. With `discovery_prefix` the daemon announces its
+    topics to Home Assistant.
     """
 
     host: Annotated[Host, Field(min_length=1)]
@@ -148,6 +149,7 @@ class MqttSettings(Section):
     certificate: FilePath | None = None
     key: FilePath | None = None
     topic_prefix: Annotated[str, Field(pattern=r"^[^#+/]+(/[^#+/]+)*$")] = TOPIC_PREFIX
+    discovery_prefix: Annotated[str, Field(pattern=r"^[^#+/]+(/[^#+/]+)*$")] | None = None
     state_every_s: Annotated[float, Field(gt=0, le=3600)] = 2.0
     hubs: list[Name] = []
     outbox_days: Annotated[float, Field(gt=0, le=3650)] = 7
@@ -217,6 +219,30 @@ class ClockBoundSettings(Section):
     """`[clockbound]`: the daemon also writes a segment for clients of AWS ClockBound (v2)."""
 
     path: FilePath = Path("/var/run/clockbound/shm0")
+
+
+class OtlpSettings(Section):
+    """
+    `[otlp]`: the daemon sends metrics, events and training steps to an OpenTelemetry collector at `endpoint`.
+
+    Headers and certificates are those of OpenTelemetry's own environment variables (OTEL_EXPORTER_OTLP_HEADERS, ...).
+    """
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s@]+(/[^\s]*)?$")]
+    protocol: Literal["grpc", "http"] = "grpc"
+    interval_s: Annotated[float, Field(ge=1, le=3_600)] = 10
+
+
+class NotifySettings(Section):
+    """
+    `[[notify]]`: findings of at least this `severity` go to one place that apprise knows, by a `url` that is a secret.
+
+    After a message the next one follows `every_s` later at the earliest, with all that changed meanwhile.
+    """
+
+    url: SecretSettings
+    severity: Literal["info", "warning", "critical"] = "warning"
+    every_s: Annotated[float, Field(ge=10, le=86_400)] = 300
 
 
 Role = Literal["reader", "job", "writer", "admin"]
@@ -448,6 +474,8 @@ class Config(Section):
     store: StoreSettings | None = None
     web: WebSettings | None = None
     clockbound: ClockBoundSettings | None = None
+    otlp: OtlpSettings | None = None
+    notify: list[NotifySettings] = []
     hub: HubSettings | None = None
     limits: LimitsSettings = LimitsSettings()
     job: list[JobSettings] = []

@@ -22,6 +22,7 @@ from timesyncd.clocks import NS_PER_S, Clocks, Moment, RawReading, SystemClocks,
 from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings, read_file
 from timesyncd.daemon.hub_history import HubHistory, fleet_values, job_series
 from timesyncd.daemon.hub_service import HubService
+from timesyncd.daemon.integrations import Integrations, open_clockbound
 from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.memory import HeapTrimmer
 from timesyncd.daemon.node_state import NodeView
@@ -43,8 +44,9 @@ from timesyncd.findings.node import (
     two_ports_conditions,
     utc_conditions,
 )
+from timesyncd.integrations.mqtt_discovery import discovery
 from timesyncd.ipc import clock_segment
-from timesyncd.ipc.clockbound import ClockBoundWriter, suspended_ns
+from timesyncd.ipc.clockbound import suspended_ns
 from timesyncd.messages.events import CloudEvents
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.jobs import MarkBatch, PolicyRequest
@@ -128,6 +130,8 @@ class Daemon:
                     tasks.create_task(self._parts.mqtt.run(), name="mqtt")
                 if self._parts.history is not None:
                     tasks.create_task(self._parts.history.run(), name="history")
+                for name, task in self._integrations.tasks.items():
+                    tasks.create_task(task(), name=name)
                 tasks.create_task(self._tick(), name="tick")
                 ready()
                 notify("READY=1")
@@ -142,7 +146,7 @@ class Daemon:
         self._grandmaster_runners = {each.name: self._runner(each) for each in config.grandmaster}
         self._folder = RuntimeFolder(runtime_dir)
         stack.callback(self._folder.close)
-        self._clockbound = self._open_clockbound(stack)
+        self._clockbound = open_clockbound(config, stack)
         store = self._open_store(stack, config.store)
         incarnation = await asyncio.to_thread(self._next_incarnation, store)
         self._parts.store = store
@@ -157,6 +161,8 @@ class Daemon:
         events = CloudEvents(name, incarnation)
         self._publisher = Publisher(config, self._view, self._hub_service, self._parts, self._clocks, events)
         self._web_view = WebView(config, self._view, self._hub_service, self._publisher, self._parts, self._clocks)
+        self._integrations = Integrations(config, self._publisher, self._hub_service, self._web_view, self._clocks)
+        self._integrations.open(stack)
         for grandmaster in config.grandmaster:
             stored_lock = await asyncio.to_thread(self._stored_lock, grandmaster.name)
             curve = config.holdover_curve(grandmaster)
@@ -184,6 +190,7 @@ class Daemon:
             self._receive,
             compares_states=True,
             wants=self._hub_service.wants,
+            discovery=discovery(config),
         )
         self._confirmer = HistoryConfirmer(self._view.numbers.next)
         if self._parts.store is not None:
@@ -222,21 +229,6 @@ class Daemon:
         stack.push_async_callback(receiver.close)
         await receiver.open(passed_socket)
         self._parts.alarms = receiver
-
-    def _open_clockbound(self, stack: AsyncExitStack) -> ClockBoundWriter | None:
-        """Raises ConfigError."""
-        if self._config.clockbound is None:
-            return None
-        path = self._config.clockbound.path
-        try:
-            writer = ClockBoundWriter(path)
-        except OSError as error:
-            problem = f"the daemon cannot write the ClockBound segment: {error.strerror}"
-            raise ConfigError(
-                f"clockbound.path = '{path}': {problem}; name a file in an existing, writable folder"
-            ) from error
-        stack.callback(writer.close)
-        return writer
 
     def _open_store(self, stack: AsyncExitStack, settings: StoreSettings | None) -> Store | None:
         if settings is None:

@@ -5,7 +5,7 @@ change.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -109,6 +109,8 @@ class Publisher:
         self, config: Config, view: NodeView, hub_service: HubService, parts: Parts, clocks: Clocks, events: CloudEvents
     ) -> None:
         self.events: Feed[StreamEvent] = Feed(lambda event: event.kind)
+        #: Called with each event that this daemon publishes, and the CLOCK_REALTIME of it. They never wait.
+        self.listeners: list[Callable[[CloudEvent, int], None]] = []
         self.remote = RemoteStates()
         self._config = config
         self._view = view
@@ -369,6 +371,8 @@ class Publisher:
             self._parts.mqtt.publish(event)
         if self._parts.store is not None:
             self._parts.store.put_event(event, now_ns)
+        for listener in self.listeners:
+            listener(event, now_ns)
 
     def publish_state(self, kind: StreamEventKind, state: State, to_mqtt: bool = True) -> State:
         """Number a state and send it. Returns it as sent."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import Metric
 
 from timesyncd.clocks import NS_PER_S, Clocks, Moment
 from timesyncd.config import Config
@@ -21,7 +23,7 @@ from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState,
 from timesyncd.messages.notes import HandledFinding, NoteRequest, OperatorNote
 from timesyncd.messages.overview import ConfiguredLimits, Overview
 from timesyncd.messages.series import LatenessMatrix
-from timesyncd.metrics.exposition import Counters, Metrics, MetricsSnapshot
+from timesyncd.metrics.exposition import Counters, Metrics, MetricsSnapshot, families
 from timesyncd.metrics.hub import FleetSnapshot, MessageLag
 from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 
@@ -160,6 +162,10 @@ class WebView:
 
     def metrics(self) -> bytes:
         return self._metrics.render()
+
+    def families(self) -> Iterator[Metric]:
+        """The same metrics, before they are text."""
+        return families(self._snapshot(), self._clocks.realtime_ns())
 
     def _snapshot(self) -> MetricsSnapshot:
         mqtt, store, history = self._parts.mqtt, self._parts.store, self._parts.history

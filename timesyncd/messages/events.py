@@ -16,7 +16,8 @@ from timesyncd.messages.node import AlarmEventMessage, FindingMessage, Grandmast
 from timesyncd.messages.notes import OperatorNote
 from timesyncd.sample import ClockState
 
-BEGAN, CHANGED, ENDED = (f"timesyncd.finding.{what}" for what in ("began", "changed", "ended"))
+FINDING = "timesyncd.finding."
+BEGAN, CHANGED, ENDED = (f"{FINDING}{what}" for what in ("began", "changed", "ended"))
 ALARM = "timesyncd.grandmaster.alarm"
 NOTE = "timesyncd.operator"
 

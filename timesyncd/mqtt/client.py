@@ -12,7 +12,7 @@ import logging
 import random
 import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import aiomqtt
@@ -96,7 +96,7 @@ class MqttLink:
 
     `publish`, `clear` and `forget` change the outbox: they neither block nor raise. Call them in the event loop's
     thread. `failed` counts the messages for which `on_message` raised. `compares_states` and
-    `wants`: see Inbox.
+    `wants`: see Inbox. `discovery`: messages by topic that are published beside the availability, as often.
     """
 
     def __init__(
@@ -108,6 +108,7 @@ class MqttLink:
         on_message: Callable[[ReceivedMessage], None],
         compares_states: bool = False,
         wants: Callable[[str, str, bytes], bool] = decode_all,
+        discovery: Mapping[str, bytes] | None = None,
     ) -> None:
         self.connected = False
         self.published = 0
@@ -116,6 +117,7 @@ class MqttLink:
         self._node = node
         self._incarnation = incarnation
         self._channels = channels
+        self._discovery = discovery or {}
         self._on_message = on_message
         self._clocks = SystemClocks()
         self._inbox = Inbox(settings.topic_prefix, node, compares_states, wants)
@@ -197,6 +199,12 @@ class MqttLink:
                     group.create_task(self._receive(client))
                     await self._subscribe(client)
                     self._on_connected()
+                    await self._publish_discovery(client)
+                    if refusal := client.take_refusal():
+                        text = (
+                            "mqtt: the broker refuses the discovery messages of this daemon: %s; allow them in its ACL"
+                        )
+                        log.warning(text, refusal)
                     group.create_task(self._send(client))
                     group.create_task(self._settle(client))
                     group.create_task(self._repeat_availability(client))
@@ -242,10 +250,16 @@ class MqttLink:
         payload = self._availability(online)
         await client.publish(self._availability_topic, payload, AVAILABILITY.qos, retain=True, properties=expiry)
 
-    async def _repeat_availability(self, client: aiomqtt.Client) -> None:
+    async def _repeat_availability(self, client: BrokerConnection) -> None:
         while True:
             await asyncio.sleep(AVAILABILITY_INTERVAL_S)
             await self._publish_availability(client, online=True)
+            await self._publish_discovery(client)
+
+    async def _publish_discovery(self, client: BrokerConnection) -> None:
+        expiry = properties(PacketTypes.PUBLISH, MessageExpiryInterval=AVAILABILITY.expiry_s)
+        for topic, payload in self._discovery.items():
+            await client.publish(topic, payload, AVAILABILITY.qos, retain=True, properties=expiry)
 
     async def _subscribe(self, client: BrokerConnection) -> None:
         patterns = [channel.pattern(self._settings.topic_prefix, self._node) for channel in self._channels]

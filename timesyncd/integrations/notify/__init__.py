@@ -1,0 +1,1 @@
+"""Sends findings to people by apprise. `sender` needs the notify extra."""
