@@ -8,6 +8,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import policy_alone
 import torch
 import torch.distributed as dist
+from low_communication_alone import desynced, mixed, outer_averaged, streamed
 from policy_alone import Alone, Make, Optimize, PaperFlag, adam, averaged, linear, loss_of, momentum, normalized, plain
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -121,6 +123,67 @@ def numbers(folder: Path) -> Facts:
             run.train(0, STEPS)
             facts[f"{policy} {optimize.__name__}"] = run.outcome(alone)
     return facts
+
+
+#: The low-communication methods with AdamW inside, beside their papers' algorithms. Top-k of all elements sends what no
+#: compression does; all that these steps change is visible.
+LOW_COMMUNICATION: dict[str, Callable[[Alone], None]] = {
+    "diloco(h=4)": lambda alone: outer_averaged(alone, STEPS, every(4), (0.7, 0.9)),
+    "diloco(h=4) + topk(ratio=1.0)": lambda alone: outer_averaged(alone, STEPS, every(4), (0.7, 0.9)),
+    "diloco(h=4) + visible": lambda alone: outer_averaged(alone, STEPS, every(4), (0.7, 0.9)),
+    "diloco(h=3, lr=1.0, momentum=0.0)": lambda alone: averaged(alone, STEPS, every(3)),
+    "streaming_diloco(h=6, fragments=2, delay=2, alpha=0.25)": lambda alone: streamed(
+        alone, STEPS, 6, [(0, 1, 4, 5), (2, 3)], 2, 0.25
+    ),
+    "streaming_diloco(h=6, fragments=3, alpha=0.0)": lambda alone: streamed(
+        alone, STEPS, 6, [(0, 1), (2, 3), (4, 5)], 0, 0.0
+    ),
+    "des_loc(kx=2, ku=3, kv=8)": lambda alone: desynced(alone, STEPS, 2, 3, 8),
+    "post_local_sgd(start=5, h=4) + outer(lr=0.5)": lambda alone: outer_averaged(
+        alone, STEPS, lambda step: step < 5 or step % 4 == 0, (0.5, 0.9)
+    ),
+    "fedavg(c=0.5, e=0.25) + outer": lambda alone: outer_averaged(
+        alone, STEPS, every(3), (0.7, 0.9), lambda rounds: FedAvg(0.5, 0.25).weights(len(alone.modules), rounds)
+    ),
+}
+
+
+def low_communication(folder: Path) -> Facts:
+    """DiLoCo and those after it, and the outer optimizer behind other policies."""
+    facts: Facts = {}
+    for policy, reference in LOW_COMMUNICATION.items():
+        alone = Alone(mixed, adam, dist.get_world_size())
+        run = Run(policy, folder, mixed, adam, epoch=12)
+        reference(alone)
+        run.train(0, STEPS)
+        facts[policy] = run.outcome(alone)
+    return facts
+
+
+def balanced(folder: Path) -> Facts:
+    """Rank 1 takes four times as long for a sample. The parameters are those of one process with whole batches."""
+    rank, samples = dist.get_rank(), 24
+    alone, ddp = linear(), DDP(linear())
+    optimizers = [momentum(list(module.parameters())) for module in (alone, ddp)]
+    facts: Facts = {"off": 0.0, "parts": []}
+    with (
+        closing(Job("balanced", runtime_dir=folder)) as job,
+        synchronized(job, ddp, optimizers[1], "bsp", balance=True) as sync,
+    ):
+        for step in range(2 * STEPS):
+            inputs = torch.randn(samples, 6, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+            part = sync.batches.part(samples)
+            time.sleep((part.stop - part.start) * (0.001 if rank == 1 else 0.00025))
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            torch.autograd.backward(alone(inputs).square().mean())
+            torch.autograd.backward(sync.batches.weigh(ddp(inputs[part]).square().mean()))
+            for optimizer in optimizers:
+                optimizer.step()
+            pairs = zip(alone.parameters(), ddp.parameters(), strict=True)
+            facts["off"] = max(facts["off"], *(float((a - b).detach().abs().max()) for a, b in pairs))
+            facts["parts"].append((part.start, part.stop))
+        return facts | {"shares": sync.batches.shares}
 
 
 def selsync(folder: Path) -> Facts:
@@ -333,6 +396,7 @@ def update_error(optimizer: torch.optim.Optimizer) -> str:
 RESUMED = [
     "bsp", "accumulate(k=4)", "local_sgd(h=8, delay=5)", "local_sgd(h=8, delay=5) + fp16", "selsync(quantile=0.6, late=2)",
     "selsync(delta=0.04, late=2, aggregate=gradients)", "fedavg(c=0.5, e=0.5)", "bsp + topk(ratio=0.25)", "local_sgd(h=4) + topk(ratio=0.25)",
+    "diloco(h=5) + visible", "streaming_diloco(h=8, fragments=2, delay=2)", "des_loc(kx=3)", "local_sgd(h=8, delay=5) + outer + int8",
 ]  # fmt: skip
 
 
@@ -417,6 +481,8 @@ SCENES = {
     scene.__name__: scene
     for scene in (
         numbers,
+        low_communication,
+        balanced,
         selsync,
         modules,
         switched,

@@ -33,6 +33,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run(
         tmp_path_factory.mktemp("two"),
         "numbers",
+        "low_communication",
+        "balanced",
         "selsync",
         "modules",
         "switched",
@@ -70,6 +72,34 @@ def test_the_parameters_are_those_of_the_papers(results: Results) -> None:
     """Each policy, with and without momentum, after thirty steps; SelSync after sixty: up to the rounding of another order of additions."""
     for case, ranks in of_each(results, "numbers", "selsync"):
         assert max(rank["off"] for rank in ranks) < ROUNDING, case
+
+
+def test_the_low_communication_methods_are_those_of_the_papers(two: Results) -> None:
+    """With AdamW inside and batch statistics, after thirty steps; replicas are equal after each synchronization, or at the end where the method mixes or averages in part."""
+    for case, ranks in of_each(two, "low_communication"):
+        assert max(rank["off"] for rank in ranks) < ROUNDING, case
+        assert_same(ranks, "synced", "closed")
+        assert {rank["differed"] for rank in ranks} == {0}
+        if case.startswith(("diloco", "post_local_sgd", "fedavg")):
+            assert_same(ranks, "hashes")
+            assert len(ranks[0]["hashes"]) >= 7
+    streamed, desynced = (
+        two[0]["low_communication"][case]["synced"]
+        for case in ("streaming_diloco(h=6, fragments=2, delay=2, alpha=0.25)", "des_loc(kx=2, ku=3, kv=8)")
+    )
+    assert streamed == [2, 5, 8, 11, 14, 17, 20, 23, 26, 29]
+    assert desynced == [step for step in range(30) if (step + 1) % 2 == 0 or (step + 1) % 3 == 0]
+
+
+def test_batches_by_speed_leave_the_gradient_as_it_was(two: Results) -> None:
+    """Each step's parameters are those of whole batches; the slow rank's part becomes smaller, and no sample is left out."""
+    first, second = (rank["balanced"] for rank in two)
+
+    assert max(first["off"], second["off"]) < ROUNDING
+    assert first["shares"] == second["shares"] and second["shares"][1] < 0.45
+    for (begin, middle), (same, end) in zip(first["parts"], second["parts"], strict=True):
+        assert (begin, middle, end) == (0, same, 24)
+    assert first["parts"][0] == [0, 12] and first["parts"][-1][1] > 12
 
 
 def test_replicas_are_the_same_bits_after_each_synchronization(results: Results) -> None:

@@ -157,5 +157,6 @@ def test_every_name_is_a_policy_or_a_compression() -> None:
     """No name is both."""
     assert not POLICIES.keys() & COMPRESSIONS.keys()
     assert {kind.__name__ for kind in POLICIES.values()} == {
-        *("Auto", "BSP", "Accumulate", "LocalSGD", "PostLocalSGD", "FedAvg", "QSR", "SSP", "ASP", "SelSync")
+        *("Auto", "BSP", "Accumulate", "LocalSGD", "PostLocalSGD", "FedAvg", "QSR", "SSP", "ASP", "SelSync"),
+        *("DiLoCo", "StreamingDiLoCo", "DESLOC"),
     }

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from timesyncd.training.compression.compressors import HalfPrecision, Int8Feedback, LowRank, TopKFeedback
 from timesyncd.training.compression.interface import Compressor, TensorBucket, compression_hook
-from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK
+from timesyncd.training.compression.outer_gradients import FourBits, VisibleFeedback
+from timesyncd.training.policy.text import E3M0, Compression, Fp16, Int8, PowerSGD, TopK, Visible
 
 __all__ = ["Compressor", "TensorBucket", "compression_hook", "compressor"]
 
@@ -35,3 +36,10 @@ def compressor(compression: Compression, group: dist.ProcessGroup, parameters: I
             return TopKFeedback(f"topk(ratio={ratio})", group, parameters, ratio)
         case Int8():
             return Int8Feedback("int8", group, parameters)
+        case E3M0():
+            return FourBits("e3m0", group, parameters)
+        case Visible():
+            return VisibleFeedback("visible", group, parameters)
+        case _:
+            made: Compressor = compression.compressor(group, parameters)
+            return made

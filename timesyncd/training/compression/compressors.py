@@ -58,6 +58,8 @@ class Gathered(Feedback):
     """A compressor that gathers the payloads of all ranks."""
 
     _is_agreed = False
+    #: Whether what a step does not send is added to the next one.
+    _has_feedback = True
 
     def _compressed(self, bucket: TensorBucket) -> Future:
         if not self._is_agreed:
@@ -70,9 +72,10 @@ class Gathered(Feedback):
         def finish(gathered: torch.futures.Future[Any]) -> torch.Tensor:
             gathered.value()  # raises the error, if any; `rows` is uninitialized then
             self._on_gathered(index, rows)
-            unsent = whole.clone()
-            payload.add(unsent, payload.octets, -1)
-            replace_if(payload.finite(rows), residual, unsent)
+            if self._has_feedback:
+                unsent = whole.clone()
+                payload.add(unsent, payload.octets, -1)
+                replace_if(payload.finite(rows), residual, unsent)
             whole.zero_()
             for row in rows:
                 payload.add(whole, row, 1)

@@ -134,7 +134,10 @@ class Feedback(ABC):
         if bucket.buffer().is_sparse:  # sparse gradients have no residuals
             self.sent_bytes += bucket_bytes(bucket.buffer())
             return average_uncompressed(self._group, bucket)
-        residual, whole = self._whole(bucket)
+        return self._reduced(bucket, *self._whole(bucket))
+
+    def _reduced(self, bucket: TensorBucket, residual: torch.Tensor, whole: torch.Tensor) -> Future:
+        """Uncompressed. `residual`, `whole`: as `_whole` returns them."""
         self.sent_bytes += whole.nbytes
         work = dist.all_reduce(whole, group=self._group, async_op=True)
         assert work is not None, "this process is in the group"

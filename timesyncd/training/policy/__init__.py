@@ -1,5 +1,6 @@
 """When to synchronize, as data and pure functions. `timesyncd.training.torch` carries out what is decided here."""
 
+from timesyncd.training.policy.low_communication import DESLOC, DiLoCo, Outer, StreamingDiLoCo
 from timesyncd.training.policy.policies import (
     ASP,
     BSP,
@@ -16,11 +17,23 @@ from timesyncd.training.policy.policies import (
     PostLocalSGD,
 )
 from timesyncd.training.policy.selsync import SelSync
-from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, Strategy, TopK, parse_policy
+from timesyncd.training.policy.text import (
+    E3M0,
+    Compression,
+    Fp16,
+    Int8,
+    PowerSGD,
+    Strategy,
+    TopK,
+    Visible,
+    parse_policy,
+)
 
 __all__ = [
     "ASP",
     "BSP",
+    "DESLOC",
+    "E3M0",
     "QSR",
     "SSP",
     "Accumulate",
@@ -28,16 +41,20 @@ __all__ = [
     "Combine",
     "Compression",
     "Decision",
+    "DiLoCo",
     "FedAvg",
     "Fp16",
     "Int8",
     "LocalSGD",
+    "Outer",
     "Policy",
     "PolicyContext",
     "PostLocalSGD",
     "PowerSGD",
     "SelSync",
     "Strategy",
+    "StreamingDiLoCo",
     "TopK",
+    "Visible",
     "parse_policy",
 ]

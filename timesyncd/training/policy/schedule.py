@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from timesyncd.training.policy.auto import Auto
-from timesyncd.training.policy.policies import BSP, Accumulate, Decision, FedAvg, LocalSGD, Policy, PolicyContext
+from timesyncd.training.policy.low_communication import DiLoCo
+from timesyncd.training.policy.policies import BSP, Combine, Decision, FedAvg, LocalSGD, Policy, PolicyContext
 from timesyncd.training.policy.row import Purpose, Row, check_in_step
 from timesyncd.training.policy.text import Strategy, parse_policy
 
@@ -103,7 +104,7 @@ class PolicySchedule:
         for rows in due_rows:
             check_in_step(rows)
             self._update_rate(rows[0])
-        if isinstance(self.strategy.policy, Accumulate) and self._requested(due_rows) is not None:
+        if self.strategy.policy.combines is Combine.ACCUMULATED and self._requested(due_rows) is not None:
             return Decision.SYNC  # the accumulated gradients make their update before another policy begins
         votes = None
         if due_rows:
@@ -207,7 +208,7 @@ class PolicySchedule:
 
 def replicas_diverge(policy: Policy) -> bool:
     """Whether replicas differ between synchronizations under this policy."""
-    return not isinstance(policy, BSP | Accumulate | Auto)
+    return policy.combines is not Combine.ACCUMULATED and not isinstance(policy, BSP | Auto)
 
 
 def must_average_replicas(former: Strategy, requested: Strategy) -> bool:
@@ -217,13 +218,18 @@ def must_average_replicas(former: Strategy, requested: Strategy) -> bool:
     """
     if not replicas_diverge(former.policy) or changes_interval_only(former, requested):
         return False
-    return not replicas_diverge(requested.policy) or requested.compression is not None
+    sends_differences = requested.compression is not None or requested.outer_optimizer is not None
+    return sends_differences or not replicas_diverge(requested.policy)
 
 
 def changes_interval_only(former: Strategy, requested: Strategy) -> bool:
-    """Whether the requested strategy differs in its times only, so that anchors and residuals stay valid."""
+    """
+    Whether the requested strategy differs in its times only, so that anchors, residuals and the outer optimizer's
+    momentum stay valid.
+    """
     return (
-        isinstance(former.policy, LocalSGD)
-        and isinstance(requested.policy, LocalSGD)
+        isinstance(former.policy, LocalSGD | DiLoCo)
+        and type(former.policy) is type(requested.policy)
         and former.compression == requested.compression
+        and former.outer_optimizer == requested.outer_optimizer
     )

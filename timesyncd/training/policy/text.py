@@ -1,7 +1,7 @@
 """
-Policies and compressions as text, the form in which scripts, configurations and plans carry them:
-`selsync(quantile=0.94, late=1) + topk(ratio=0.01)`; and the policy that a rank was requested to use last, by its script
-or by the hub's plan.
+Policies, outer optimizers and compressions as text, the form in which scripts, configurations and plans carry them:
+`local_sgd(h=16) + outer(lr=0.7) + topk(ratio=0.01)`; and the policy that a rank was requested to use last, by its
+script or by the hub's plan.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import dataclasses
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from timesyncd.ipc.job_segment import Plan
 from timesyncd.training.policy.auto import Auto
+from timesyncd.training.policy.low_communication import DESLOC, DiLoCo, Outer, StreamingDiLoCo
+from timesyncd.training.policy.plugins import COMPRESSIONS_GROUP, POLICIES_GROUP, Registry
 from timesyncd.training.policy.policies import (
     ASP,
     BSP,
@@ -67,7 +69,33 @@ class Int8:
     """One octet an element and a scale for each 4,096 of them, with error feedback."""
 
 
-Compression = Fp16 | PowerSGD | TopK | Int8
+@dataclass(frozen=True, slots=True)
+class E3M0:
+    """
+    Four bits an element: a sign and a power of two of seven, and a scale for each 4,096 elements (the outer gradients
+    of Streaming DiLoCo, arXiv 2501.18512, Sec. 2.4). As in the paper there is no error feedback.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """
+    The elements whose bfloat16 value the averaging would change, with error feedback (PULSELoCo, Miahi and Belilovsky,
+    arXiv 2602.03839). It sends differences of parameters, so it needs a policy that averages parameters.
+    """
+
+
+class InstalledCompression(Protocol):
+    """A compression of another distribution, a frozen dataclass (the entry points `timesyncd.compressions`)."""
+
+    def compressor(self, group: Any, parameters: Iterable[Any]) -> Any:
+        """
+        What `timesyncd.training.compression.Compressor` describes, over this process group. `parameters`: all
+        parameters whose buckets it will get.
+        """
+
+
+Compression = Fp16 | PowerSGD | TopK | Int8 | E3M0 | Visible | InstalledCompression
 
 
 def topk_count(elements: int, ratio: float) -> int:
@@ -89,13 +117,23 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
     "ssp": SSP,
     "asp": ASP,
     "selsync": SelSync,
+    "diloco": DiLoCo,
+    "streaming_diloco": StreamingDiLoCo,
+    "des_loc": DESLOC,
 }
+OUTERS: Mapping[str, Callable[..., Outer]] = {"outer": Outer}
 COMPRESSIONS: Mapping[str, Callable[..., Compression]] = {
     "fp16": Fp16,
     "powersgd": PowerSGD,
     "topk": TopK,
     "int8": Int8,
+    "e3m0": E3M0,
+    "visible": Visible,
 }
+
+_POLICIES: Registry[Policy] = Registry(POLICIES_GROUP, POLICIES, "decide", "combines", "late")
+_COMPRESSIONS: Registry[Compression] = Registry(COMPRESSIONS_GROUP, COMPRESSIONS, "compressor")
+_OUTERS: Registry[Outer] = Registry("", OUTERS)
 
 _Part = TypeVar("_Part")
 
@@ -107,21 +145,52 @@ _PLUS = re.compile(r"\+(?![^(]*\))")
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A policy, and how it compresses what it sends; None: not at all."""
+    """
+    A policy; how it compresses what it sends, None: not at all; and the outer optimizer behind its averagings, None:
+    the policy's own, or none.
+    """
 
     policy: Policy
     compression: Compression | None = None
+    outer: Outer | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for parts that do not fit together."""
+        if self.policy.combines is Combine.PARAMETERS:
+            if self.outer is not None and isinstance(self.policy, DiLoCo | StreamingDiLoCo | DESLOC):
+                raise ValueError("outer goes behind policies that have no outer optimizer of their own")
+            return
+        for name, part in (("outer", self.outer), ("visible", isinstance(self.compression, Visible) or None)):
+            if part is not None:
+                raise ValueError(f"{name} goes behind policies that average parameters, as local_sgd and diloco")
+
+    @property
+    def outer_optimizer(self) -> Outer | None:
+        """What each averaging is followed by: written behind the policy, or the policy's own."""
+        return self.policy.outer if isinstance(self.policy, DiLoCo | StreamingDiLoCo) else self.outer
 
     def __str__(self) -> str:
-        policy = _text_of(POLICIES, self.policy)
-        return policy if self.compression is None else f"{policy} + {_text_of(COMPRESSIONS, self.compression)}"
+        parts = [_text_of(_POLICIES, self.policy)]
+        if self.outer is not None:
+            parts.append(_text_of(_OUTERS, self.outer))
+        if self.compression is not None:
+            parts.append(_text_of(_COMPRESSIONS, self.compression))
+        return " + ".join(parts)
 
 
 def parse_policy(text: str) -> Strategy:
     """Raises ValueError with what is wrong and what is allowed."""
     _check_length(text)
-    first, *second = _PLUS.split(text, maxsplit=1)
-    strategy = Strategy(_build(POLICIES, first, text), _build(COMPRESSIONS, second[0], text) if second else None)
+    first, *rest = _PLUS.split(text, maxsplit=1)
+    policy, outer = _build(_POLICIES, first, text), None
+    if rest and (found := _CALL.match(rest[0])) is not None and found[1] in OUTERS:
+        written, *rest = _PLUS.split(rest[0], maxsplit=1)
+        outer = _build(_OUTERS, written, text)
+    compression = _build(_COMPRESSIONS, rest[0], text) if rest else None
+    try:
+        strategy = Strategy(policy, compression, outer)
+    except ValueError as error:
+        raise ValueError(f"policy {text!r}: {error}") from None
     _check_length(str(strategy))  # this text goes to the other ranks, and may be longer than the given one
     return strategy
 
@@ -131,11 +200,14 @@ def _check_length(text: str) -> None:
         raise ValueError(f"policy {text[:40]!r}... has {length} octets; at most {MAX_TEXT} are allowed")
 
 
-def _build(known: Mapping[str, Callable[..., _Part]], part: str, text: str) -> _Part:
+def _build(known: Registry[_Part], part: str, text: str) -> _Part:
     found = _CALL.fullmatch(part)
-    if found is None or found[1] not in known:
-        raise ValueError(f"policy {text!r}: {part.strip()!r} is unknown; allowed: {', '.join(known)}")
-    kind = known[found[1]]
+    try:
+        kind = None if found is None else known.find(found[1])
+    except ValueError as error:
+        raise ValueError(f"policy {text!r}: {error}") from error
+    if found is None or kind is None:
+        raise ValueError(f"policy {text!r}: {part.strip()!r} is unknown; allowed: {', '.join(known.names())}")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     try:
         return kind(**_arguments(fields, found[2] or ""))
@@ -150,11 +222,17 @@ def _arguments(fields: Mapping[str, dataclasses.Field[Any]], given: str) -> dict
         name, equals, value = (word.strip() for word in item.partition("="))
         if not equals or name not in fields or name in arguments:
             raise ValueError(f"{item!r} is not allowed; write each parameter once, as name=value")
-        arguments[name] = _value(name, value, str(fields[name].type).partition(" | ")[0])
+        arguments[name] = _value(name, value, _type_name(fields[name]))
     missing = [name for name, field in fields.items() if name not in arguments and field.default is dataclasses.MISSING]
     if missing:
         raise ValueError(f"{' and '.join(missing)} must be given")
     return arguments
+
+
+def _type_name(field: dataclasses.Field[Any]) -> str:
+    """The first of the field's types, whether its module evaluates annotations or not."""
+    written = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+    return written.partition(" | ")[0]
 
 
 def _value(name: str, value: str, kind: str) -> int | float | str:
@@ -166,9 +244,9 @@ def _value(name: str, value: str, kind: str) -> int | float | str:
         raise ValueError(f"{name} is {value!r}; it must be {'an integer' if kind == 'int' else 'a number'}") from None
 
 
-def _text_of(known: Mapping[str, Callable[..., Any]], part: Any) -> str:
+def _text_of(known: Registry[Any], part: Any) -> str:
     """Without the parameters that have their default value."""
-    name = next(name for name, kind in known.items() if type(part) is kind)
+    name = known.name_of(part)
     given = [
         f"{field.name}={getattr(part, field.name)}"
         for field in dataclasses.fields(part)

@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from timesyncd.training.policy.policies import Accumulate, Combine, Decision, LocalSGD
-from timesyncd.training.policy.selsync import SelSync
+from timesyncd.training.policy.low_communication import DESLOC, AdamState, StreamingDiLoCo, fragments_of
+from timesyncd.training.policy.policies import Combine, Decision, LocalSGD
+from timesyncd.training.policy.schedule import replicas_diverge
 from timesyncd.training.policy.text import Strategy
-from timesyncd.training.torch.averaging import Averaging, BucketReducer, local_gradient, local_shard
+from timesyncd.training.torch.averaging import Averaging, BucketReducer, DenseReducer, local_gradient, local_shard
+from timesyncd.training.torch.outer import OuterOptimizer
+from timesyncd.training.torch.replicas import check_equal_sizes, moment_tensors
 from timesyncd.training.torch.topology_groups import TwoLevel
 
 
@@ -20,20 +24,25 @@ class Action:
     Carries out the decision of each step, before or after the optimizer's update.
 
     `uses_ddp_reducer`: DDP's own reducer averages the gradients in each backward pass. `before_optimizer`: it needs the
-    decision before the update. `takes_gradients`: it replaces the gradients that the update uses. `averaging`: what averages the tensors; None: DDP does. `identical_tensors`: the tensors
-    that are equal on all ranks after each synchronization. `replicas_averaged`: the replicas became equal in this step,
-    if anything was done in it.
+    decision before the update. `takes_gradients`: it replaces the gradients that the update uses. `averagings`: what
+    averages the tensors of this step; empty: DDP does. `identical_tensors`: the tensors that are equal on all ranks
+    after each synchronization. `replicas_averaged`: the replicas became equal in this step, if anything was done in it.
+    `sent_bytes`: octets that it handed to collectives beside those of the reducer.
     """
 
     uses_ddp_reducer = False
     before_optimizer = True
     takes_gradients = False
     delay = 0  #: number of steps after which an averaging that was begun is applied
-    averaging: Averaging | None = None
+    averagings: Sequence[Averaging] = ()
     replicas_averaged = False
 
     def __init__(self, identical_tensors: Sequence[torch.Tensor] = ()) -> None:
         self.identical_tensors = identical_tensors
+
+    @property
+    def sent_bytes(self) -> int:
+        return 0
 
     @property
     def in_progress(self) -> bool:
@@ -44,6 +53,9 @@ class Action:
     def is_due(self) -> bool:
         """Whether the averaging in progress is applied after this step's update."""
         return False
+
+    def begin_step(self, step: int) -> None:
+        """Called when the decision of this step is known, before it is carried out."""
 
     def takes_gradients_in(self, decision: Decision) -> bool:
         """Whether it uses this rank's gradients in a step with this decision."""
@@ -84,11 +96,12 @@ class AverageGradients(Action):
 
     def __init__(self, parameters: Sequence[torch.Tensor], reducer: BucketReducer) -> None:
         super().__init__()
-        self.averaging: Averaging = Averaging(parameters, reducer, select=local_gradient)
+        self._averaging = Averaging(parameters, reducer, select=local_gradient)
+        self.averagings = (self._averaging,)
 
     def before_update(self, decision: Decision) -> None:
         if decision is Decision.SYNC:
-            self.averaging.average()
+            self._averaging.average()
 
 
 class AccumulateGradients(Action):
@@ -102,7 +115,8 @@ class AccumulateGradients(Action):
     def __init__(self, parameters: Sequence[torch.Tensor], reducer: BucketReducer) -> None:
         super().__init__(parameters)
         self._parameters = list(parameters)
-        self.averaging: Averaging = Averaging(parameters, reducer, select=local_gradient)
+        self._averaging = Averaging(parameters, reducer, select=local_gradient)
+        self.averagings = (self._averaging,)
         self._sums: list[torch.Tensor] = []
         self._steps = 0
 
@@ -124,7 +138,7 @@ class AccumulateGradients(Action):
             return
         torch._foreach_copy_(gradients, torch._foreach_mul(self._sums, 1 / self._steps))
         self._sums, self._steps = [], 0
-        self.averaging.average()
+        self._averaging.average()
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self._steps, "sums": self._sums}
@@ -136,15 +150,26 @@ class AccumulateGradients(Action):
 class AverageParameters(Action):
     """
     The parameters are averaged after this rank's own update. The step waits for the mean, or gets it `delay` steps
-    later.
+    later. With an outer optimizer they get its step in place of the mean, and buffers the mean.
     """
 
     before_optimizer = False
 
-    def __init__(self, tensors: Sequence[torch.Tensor], reducer: BucketReducer, differences: bool, delay: int) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        buffers: Sequence[torch.Tensor],
+        reducer: BucketReducer,
+        strategy: Strategy,
+        delay: int,
+    ) -> None:
         super().__init__()
-        self._tensors = tensors
-        self.averaging: Averaging = Averaging(tensors, reducer, differences)
+        self._tensors, outer = [*parameters, *buffers], strategy.outer_optimizer
+        if outer is None:
+            self._averaging = Averaging(self._tensors, reducer, strategy.compression is not None)
+        else:
+            self._averaging = Averaging(parameters, reducer, True, outer=OuterOptimizer(outer), apart=buffers)
+        self.averagings = (self._averaging,)
         self._remaining_steps: int | None = None
         self.set_delay(delay)
 
@@ -173,33 +198,185 @@ class AverageParameters(Action):
         if groups is not None:
             groups.average(self._tensors, 0)
         elif self.delay:
-            self.averaging.begin()
+            self._averaging.begin()
             self._remaining_steps = self.delay
         else:
-            self.averaging.average(scale)
+            self._averaging.average(scale)
 
     def finish(self) -> None:
-        self.averaging.finish()
+        self._averaging.finish()
         self._remaining_steps = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averaging": self.averaging.state_dict(), "remaining_steps": self._remaining_steps}
+        return {"averaging": self._averaging.state_dict(), "remaining_steps": self._remaining_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.averaging.load_state_dict(state["averaging"])
+        self._averaging.load_state_dict(state["averaging"])
         self._remaining_steps = state["remaining_steps"]
 
 
-def action_for(strategy: Strategy, ddp: DistributedDataParallel, reducer: BucketReducer) -> Action:
-    """`reducer` averages what DDP's own reducer does not."""
+class StreamFragments(Action):
+    """
+    Streaming DiLoCo (arXiv 2501.18512, Alg. 2): one fragment of the parameters after the other is sent, and arrives
+    `delay` steps later. Buffers go with the first fragment, and have their mean.
+    """
+
+    before_optimizer = False
+
+    def __init__(
+        self,
+        policy: StreamingDiLoCo,
+        fragments: Sequence[Sequence[torch.Tensor]],
+        buffers: Sequence[torch.Tensor],
+        reducer: BucketReducer,
+    ) -> None:
+        super().__init__()
+        self._policy, self.delay = policy, policy.delay
+        self._of_fragments = [
+            Averaging(tensors, reducer, True, outer=OuterOptimizer(policy.outer), apart=() if number else buffers)
+            for number, tensors in enumerate(fragments)
+        ]
+        self._due: int | None = None
+        self._begun: int | None = None
+        self._remaining_steps = 0
+
+    @property
+    def in_progress(self) -> bool:
+        return self._begun is not None
+
+    @property
+    def is_due(self) -> bool:
+        return self._begun is not None and self._remaining_steps == 1
+
+    def begin_step(self, step: int) -> None:
+        self._due = self._policy.fragment_in(step)
+        current = self._begun if self._due is None else self._due
+        if current is not None:
+            self.averagings = (self._of_fragments[current],)
+
+    def after_update(self, decision: Decision, scale: float, groups: TwoLevel | None) -> None:
+        if self._begun is not None:
+            self._remaining_steps -= 1
+            if not self._remaining_steps:
+                self.finish()
+        if decision is not Decision.SYNC or self._due is None:
+            return
+        self._of_fragments[self._due].begin(keep=False)
+        self._begun, self._remaining_steps = self._due, self.delay
+        if not self.delay:
+            self.finish()
+
+    def finish(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._of_fragments[begun].merge(self._policy.alpha)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "fragments": [averaging.state_dict() for averaging in self._of_fragments],
+            "begun": self._begun,
+            "remaining_steps": self._remaining_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for averaging, of_one in zip(self._of_fragments, state["fragments"], strict=True):
+            averaging.load_state_dict(of_one)
+        self._begun, self._remaining_steps = state["begun"], state["remaining_steps"]
+
+
+class AverageStates(Action):
+    """
+    DES-LOC (arXiv 2505.22549, Alg. 1): the parameters and each moment of the optimizer are averaged after the update,
+    each at a period of its own. Moments are sent in full: half precision has no room for the squares of gradients.
+    """
+
+    before_optimizer = False
+
+    def __init__(
+        self,
+        policy: DESLOC,
+        tensors: Sequence[torch.Tensor],
+        reducer: BucketReducer,
+        differences: bool,
+        optimizer: torch.optim.Optimizer,
+        group: dist.ProcessGroup,
+    ) -> None:
+        super().__init__()
+        self._policy, self._tensors, self._optimizer, self._group = policy, tensors, optimizer, group
+        self._of_parameters = Averaging(tensors, reducer, differences)
+        self._moments = DenseReducer(group)
+        #: The moments of this step that the ranks have not compared by size yet, and those that they have.
+        self._unchecked: dict[AdamState, list[torch.Tensor]] = {}
+        self._checked: set[AdamState] = set()
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._moments.sent_bytes
+
+    def begin_step(self, step: int) -> None:
+        due = self._policy.due_in(step)
+        if not due:
+            return
+        averagings = [self._of_parameters] if AdamState.PARAMETERS in due else []
+        for state in sorted(due - {AdamState.PARAMETERS}):
+            moments = moment_tensors(self._optimizer, state is AdamState.FIRST_MOMENT)
+            if state not in self._checked:
+                self._unchecked[state] = moments
+            averagings += [Averaging(moments, self._moments)] if moments else []
+        self.averagings = averagings
+
+    def after_update(self, decision: Decision, scale: float, groups: TwoLevel | None) -> None:
+        self.replicas_averaged = self._of_parameters in self.averagings
+        self.identical_tensors = self._tensors if self.replicas_averaged else ()
+        for moments in self._unchecked.values():
+            check_equal_sizes(moments, self._group)
+        self._checked |= self._unchecked.keys()
+        self._unchecked = {}
+        for averaging in self.averagings:
+            averaging.average(scale)
+        self.averagings = (self._of_parameters,)  # the moments' buffers are freed
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"averaging": self._of_parameters.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._of_parameters.load_state_dict(state["averaging"])
+
+
+def action_for(
+    strategy: Strategy,
+    ddp: DistributedDataParallel,
+    reducer: BucketReducer,
+    optimizer: torch.optim.Optimizer,
+    group: dist.ProcessGroup,
+) -> Action:
+    """
+    `reducer` averages over `group` what DDP's own reducer does not. Raises ValueError for a module with too few layers
+    for the policy's fragments.
+    """
     policy = strategy.policy
-    parameters = trainable_parameters(ddp)
-    if isinstance(policy, Accumulate):
+    parameters, buffers = trainable_parameters(ddp), floating_buffers(ddp)
+    if policy.combines is Combine.ACCUMULATED:
         return AccumulateGradients(parameters, reducer)
+    if isinstance(policy, StreamingDiLoCo):
+        return StreamFragments(policy, _fragments(ddp, parameters, policy.fragments), buffers, reducer)
+    if isinstance(policy, DESLOC):
+        is_compressed = strategy.compression is not None
+        return AverageStates(policy, [*parameters, *buffers], reducer, is_compressed, optimizer, group)
     if policy.combines is Combine.PARAMETERS:
         delay = policy.delay if isinstance(policy, LocalSGD) else 0
-        return AverageParameters(replica_tensors(ddp), reducer, strategy.compression is not None, delay)
-    return AverageGradients(parameters, reducer) if isinstance(policy, SelSync) else ReduceGradients(parameters)
+        return AverageParameters(parameters, buffers, reducer, strategy, delay)
+    return AverageGradients(parameters, reducer) if replicas_diverge(policy) else ReduceGradients(parameters)
+
+
+def _fragments(
+    ddp: DistributedDataParallel, parameters: Sequence[torch.Tensor], fragments: int
+) -> list[list[torch.Tensor]]:
+    names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
+    places = fragments_of([names.get(id(each), f"{number}.") for number, each in enumerate(parameters)], fragments)
+    return [
+        [each for each, place in zip(parameters, places, strict=True) if place == number] for number in range(fragments)
+    ]
 
 
 def trainable_parameters(ddp: DistributedDataParallel) -> list[torch.Tensor]:
@@ -210,9 +387,14 @@ def trainable_parameters(ddp: DistributedDataParallel) -> list[torch.Tensor]:
     return [parameter for parameter in ddp._module_parameters if parameter.requires_grad]
 
 
+def floating_buffers(ddp: DistributedDataParallel) -> list[torch.Tensor]:
+    """The buffers that are no counts, as batch normalization has them."""
+    return [buffer for buffer in ddp.buffers() if local_shard(buffer).is_floating_point()]
+
+
 def replica_tensors(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """The trainable parameters, and the floating-point buffers, as batch normalization has them."""
-    return trainable_parameters(ddp) + [buffer for buffer in ddp.buffers() if local_shard(buffer).is_floating_point()]
+    """The trainable parameters, and the buffers that are no counts."""
+    return trainable_parameters(ddp) + floating_buffers(ddp)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from timesyncd.client.torch.stamps import HostTimes, times_of
+from timesyncd.training.torch.outer import OuterOptimizer
 
 #: Upper limit of a chunk. A chunk is copied while the one before it is sent.
 CHUNK_BYTES = 8 << 20
@@ -46,6 +47,8 @@ class Chunk:
         self._is_last = is_last
         self._tensors = list(tensors)
         self._select = select
+        #: What all ranks have in common, where differences to it are sent.
+        self.anchor: torch.Tensor | None = None
         self.sample = local_shard(tensors[0])
         self.nbytes = sum(local_shard(tensor).nbytes for tensor in tensors)
 
@@ -86,6 +89,11 @@ class Chunk:
     def write_back(self, flat: torch.Tensor) -> None:
         torch._foreach_copy_(self._selected(), self._views if flat is self.flat else self._as_views(flat))
 
+    def mix(self, flat: torch.Tensor, own: float) -> None:
+        """Each tensor becomes `own` times its value and the rest of `flat`'s."""
+        torch._foreach_mul_(self._selected(), own)
+        torch._foreach_add_(self._selected(), self._as_views(flat), alpha=1 - own)
+
     def add_to_tensors(self, flat: torch.Tensor) -> None:
         torch._foreach_add_(self._selected(), self._as_views(flat))
 
@@ -99,9 +107,20 @@ class Chunk:
 
 
 def make_chunks(
-    tensors: Iterable[torch.Tensor], select: SelectTensor = local_shard, chunk_bytes: int = CHUNK_BYTES
+    tensors: Iterable[torch.Tensor],
+    select: SelectTensor = local_shard,
+    chunk_bytes: int = CHUNK_BYTES,
+    apart: Iterable[torch.Tensor] = (),
 ) -> list[Chunk]:
-    """In the order of the tensors, so that those that the next forward pass needs first come first."""
+    """
+    In the order of the tensors, so that those that the next forward pass needs first come first. `apart`: tensors that
+    follow in chunks of their own.
+    """
+    chunks = _grouped(tensors, chunk_bytes) + _grouped(apart, chunk_bytes)
+    return [Chunk(number, number == len(chunks) - 1, chunk, select) for number, chunk in enumerate(chunks)]
+
+
+def _grouped(tensors: Iterable[torch.Tensor], chunk_bytes: int) -> list[list[torch.Tensor]]:
     chunks: list[list[torch.Tensor]] = []
     open_chunks: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for tensor in tensors:
@@ -113,7 +132,7 @@ def make_chunks(
             open_chunks[kind] = []
             chunks.append(open_chunks[kind])
         open_chunks[kind].append(tensor)
-    return [Chunk(number, number == len(chunks) - 1, chunk, select) for number, chunk in enumerate(chunks)]
+    return chunks
 
 
 class BucketReducer(Protocol):
@@ -176,8 +195,9 @@ class Averaging:
     and `finish` some steps later).
 
     `finish` keeps what each rank did meanwhile: tensor += mean - its value at `begin`. `differences`: sends the change
-    since the last averaging instead of the tensors, as compression needs it. The methods raise RuntimeError where
-    torch's collectives do.
+    since the last averaging instead of the tensors, as compression needs it. `outer`: makes a step with the mean
+    difference in place of the mean itself. `apart`: tensors that have the plain mean also then, as buffers. The methods
+    raise RuntimeError where torch's collectives do.
     """
 
     def __init__(
@@ -186,17 +206,32 @@ class Averaging:
         reducer: BucketReducer,
         differences: bool = False,
         select: SelectTensor = local_shard,
+        outer: OuterOptimizer | None = None,
+        apart: Sequence[torch.Tensor] = (),
     ) -> None:
-        self._chunks = make_chunks(tensors, select)
+        self._chunks = make_chunks(tensors, select, apart=apart)
         self._reducer = reducer
-        self._anchors = [torch.empty_like(chunk.flat) for chunk in self._chunks] if differences else None
+        self._outer = outer
+        self._apart = {id(tensor) for tensor in apart}
+        self._anchors = (
+            [self._empty_anchor(chunk) for chunk in self._chunks] if differences or outer is not None else None
+        )
         self._futures: list[torch.futures.Future[Any]] = []
         self._at_begin: list[torch.Tensor] = []
         self._times = times_of(self._chunks[0].sample.device) if self._chunks else HostTimes()
         #: Averages parameters in their own memory. All ranks have the same strides of them, as DDP has made sure.
-        self._in_place = None if differences or select is not local_shard else _in_place(reducer, self.sample)
+        self._in_place = (
+            None if self._anchors is not None or select is not local_shard else _in_place(reducer, self.sample)
+        )
         self._transfers: list[Span] = []
         self.set_anchors()
+
+    def _empty_anchor(self, chunk: Chunk) -> torch.Tensor:
+        """Wide enough for the steps of an outer optimizer, which may be below the rounding of a narrow type."""
+        flat = chunk.flat
+        dtype = flat.dtype if self._outer is None else torch.promote_types(flat.dtype, torch.float32)
+        chunk.anchor = torch.empty_like(flat, dtype=dtype)
+        return chunk.anchor
 
     @property
     def pending(self) -> bool:
@@ -243,12 +278,15 @@ class Averaging:
         return True
 
     @torch.no_grad()
-    def begin(self) -> None:
-        """Raises RuntimeError where the averaging before is not finished."""
+    def begin(self, keep: bool = True) -> None:
+        """
+        Raises RuntimeError where the averaging before is not finished. `keep`: keep the values of now, for `finish`;
+        `merge` needs none.
+        """
         if self._futures:
             raise RuntimeError("an averaging was begun while the one before it is not finished")
         began = self._times.now()
-        self._send(1, keep=True)
+        self._send(1, keep)
         if self._futures:
             # On a device the callback's stream is behind the transfer.
             self._futures[-1].add_done_callback(lambda _: self._transfers.append((began, self._times.now())))
@@ -259,6 +297,14 @@ class Averaging:
         at_begin, self._at_begin = self._at_begin, []
         for begin_flat, (chunk, mean) in zip(at_begin, self._received(), strict=True):
             chunk.add_to_tensors(mean - begin_flat)
+
+    @torch.no_grad()
+    def merge(self, own: float) -> None:
+        """
+        In place of `finish`: each tensor becomes `own` times its value of now and 1 - `own` times the new common one.
+        """
+        for chunk, mean in self._received():
+            chunk.mix(mean, own)
 
     def _send(self, scale: float, keep: bool = False) -> None:
         for number, chunk in enumerate(self._chunks):
@@ -276,8 +322,13 @@ class Averaging:
         futures, self._futures = self._futures, []
         for number, future in enumerate(futures):
             future.wait()
-            flat = self._chunks[number].flat
-            yield self._chunks[number], flat if self._anchors is None else self._anchors[number].add_(flat)
+            chunk = self._chunks[number]
+            if self._anchors is None:
+                yield chunk, chunk.flat
+            elif self._outer is None or id(chunk.parameters()[0]) in self._apart:
+                yield chunk, self._anchors[number].add_(chunk.flat)
+            else:
+                yield chunk, self._anchors[number].add_(self._outer.step(number, chunk.flat))
 
     def state_dict(self) -> dict[str, Any]:
         """Waits for pending transfers, and includes their results."""
@@ -285,6 +336,7 @@ class Averaging:
             "anchors": None if self._anchors is None else [anchor.clone() for anchor in self._anchors],
             "at_begin": [flat.clone() for flat in self._at_begin],
             "reduced": [chunk.flat.clone() for chunk in self._reduced()],
+            "outer": None if self._outer is None else self._outer.state_dict(),
         }
 
     def _reduced(self) -> list[Chunk]:
@@ -300,6 +352,8 @@ class Averaging:
             raise ValueError(
                 "the averaging's state was saved with another compression; start without it, or with that policy"
             )
+        if self._outer is not None:
+            self._outer.load_state_dict(state["outer"])
         for mine, theirs in zip(self._anchors or (), anchors or (), strict=True):
             mine.copy_(theirs)
         self._at_begin = [flat.clone() for flat in state["at_begin"]]

@@ -138,18 +138,29 @@ def read_together(*groups: Sequence[torch.Tensor]) -> list[list[float]]:
     ]
 
 
+#: Names of a first moment in the state of torch's optimizers: Adam's, and SGD's momentum.
+_FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
+
+
+def _named_states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    """In the parameters' order: momentum and the like, without the step counts."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for name, value in sorted(optimizer.state.get(parameter, {}).items()):
+                if not isinstance(value, torch.Tensor) or not value.is_floating_point() or name == "step":
+                    continue
+                if value.numel() > 1 or value.shape == parameter.shape:
+                    yield name, value
+
+
 def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """
-    The optimizer's state of each parameter, in the parameters' order: momentum and the like, without the step counts.
-    """
-    return [
-        value
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        for name, value in sorted(optimizer.state.get(parameter, {}).items())
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and name != "step"
-        if value.numel() > 1 or value.shape == parameter.shape
-    ]
+    """The optimizer's state of each parameter, in the parameters' order."""
+    return [value for _, value in _named_states(optimizer)]
+
+
+def moment_tensors(optimizer: torch.optim.Optimizer, is_first: bool) -> list[torch.Tensor]:
+    """The first moments of the optimizer's state (`is_first`), or all others, in the parameters' order."""
+    return [value for name, value in _named_states(optimizer) if (name in _FIRST_MOMENTS) == is_first]
 
 
 def averageable(module: torch.nn.Module) -> list[torch.Tensor]:
@@ -185,6 +196,12 @@ def average_replicas(
     """
     Averaging(parameters, DenseReducer(group)).average()
     states = state_tensors(optimizer)
+    check_equal_sizes(states, group)
+    Averaging(states, DenseReducer(group)).average()
+
+
+def check_equal_sizes(states: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
+    """Raises OptimizerStateMismatch where the ranks have states of different sizes. Every rank calls it."""
     size = torch.tensor([sum(tensor.numel() for tensor in states)] * 2) * torch.tensor([1, -1])
     dist.all_reduce(size, op=dist.ReduceOp.MAX, group=host_group(group))
     if int(size[0]) != -int(size[1]):
@@ -192,4 +209,3 @@ def average_replicas(
             f"the optimizers of the ranks have states of different sizes ({-int(size[1])} to {int(size[0])} numbers): "
             "a parameter had no gradient on some ranks; give every parameter a gradient on all ranks"
         )
-    Averaging(states, DenseReducer(group)).average()

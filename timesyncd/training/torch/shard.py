@@ -22,7 +22,7 @@ from timesyncd.training.compression.compressors import Payload, QuantizedPayload
 from timesyncd.training.compression.interface import is_finite
 from timesyncd.training.policy.encoding import Gain
 from timesyncd.training.policy.policies import SSP, Decision, Policy, PolicyContext
-from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK, topk_count
+from timesyncd.training.policy.text import E3M0, Compression, Fp16, Int8, PowerSGD, TopK, topk_count
 
 FlatBuffers: TypeAlias = list[torch.Tensor]
 
@@ -105,6 +105,10 @@ class PushEncoder:
         """From the next push on. Raises ValueError for a compression that needs all ranks at once."""
         if type(compression) is PowerSGD:
             raise ValueError("powersgd reduces over all ranks at once; a parameter server allows fp16, int8 and topk")
+        if type(compression) is E3M0:
+            raise ValueError("e3m0 has no error feedback; a parameter server allows fp16, int8 and topk")
+        if compression is not None and not isinstance(compression, Fp16 | Int8 | TopK):
+            raise ValueError(f"a parameter server allows fp16, int8 and topk, and no {type(compression).__name__}")
         if compression != self._compression:
             self._gain = Gain(_GAIN_RANKS) if compression == TopK() else None
         self._compression = compression

@@ -24,7 +24,6 @@ from timesyncd.client.torch.stamps import times_of
 from timesyncd.client.torch.steps import Record, steps_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
-from timesyncd.training.compression import compression_hook, compressor
 from timesyncd.training.compression.compressors import TopKFeedback
 from timesyncd.training.policy.auto import Auto, Controller
 from timesyncd.training.policy.groups import Levels
@@ -50,10 +49,12 @@ from timesyncd.training.torch.actions import (
 )
 from timesyncd.training.torch.agreement import StepAgreement
 from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, local_gradient
+from timesyncd.training.torch.batches import Batches
 from timesyncd.training.torch.measurements import Dissimilarity, SpanSum, StepTimer
 from timesyncd.training.torch.notices import Notices
 from timesyncd.training.torch.passes import Passes
 from timesyncd.training.torch.process_groups import collective_errors, group_apart, row_group
+from timesyncd.training.torch.reducing import ddp_hook, reducer_for
 from timesyncd.training.torch.replicas import (
     OptimizerStateMismatch,
     ReplicaCheck,
@@ -66,7 +67,7 @@ from timesyncd.training.torch.report import Change, Report
 from timesyncd.training.torch.rows import RowExchange
 from timesyncd.training.torch.scaler import ScalerWatch
 from timesyncd.training.torch.standstill import Place, RankPosition, Standstill, raise_cause
-from timesyncd.training.torch.topology_groups import TwoLevel, two_level
+from timesyncd.training.torch.topology_groups import TwoLevel
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Synchronizer:
         strategy: Strategy,
         steps_per_epoch: int | None,
         levels: Levels | None,
+        balance: bool = False,
     ) -> None:
         self._job, self._ddp, self._optimizer = job, ddp, optimizer
         rows = row_group()
@@ -95,6 +97,10 @@ class Synchronizer:
             self._group = group_apart(ddp.process_group, rows)
         self._groups = TwoLevel(levels, ddp.process_group) if levels is not None and len(levels) > 1 else None
         replicas = dist.get_process_group_ranks(ddp.process_group)
+        if balance and len(replicas) != rows.size():
+            raise ValueError("balance deals batches to data-parallel ranks; this job has ranks of other kinds too")
+        #: Deals global batches to the ranks.
+        self.batches = Batches(self._group.rank(), replicas, balance)
         self._exchange = RowExchange(rows, replicas, lambda: self._standstill.interrupt())
         self._schedule = PolicySchedule(strategy, rows.size(), steps_per_epoch)
         self._override = PolicyOverride()
@@ -212,7 +218,7 @@ class Synchronizer:
             steps=schedule.step,
             rounds=schedule.rounds,
             lssr=1 - schedule.rounds / schedule.step if schedule.step else None,
-            sent_bytes=self._sent_bytes + self._reducer.sent_bytes,
+            sent_bytes=self._sent_bytes + self._reducer.sent_bytes + self._action.sent_bytes,
             sync_ns=self._sync_time.known_ns(),
             rows_waited=self._exchange.rows_waited,
             rows_waited_ns=self._exchange.rows_waited_ns,
@@ -275,6 +281,7 @@ class Synchronizer:
                 "override": self._override.state_dict(),
                 "action": self._action.state_dict(),
                 "begun": self._agreement.begun,
+                "batches": self.batches.state_dict(),
                 "have_diverged": self._have_diverged,
                 "reducer": self._reducer.state_dict(),
                 "voter": None if self._voter is None else self._voter.state_dict(),
@@ -289,6 +296,7 @@ class Synchronizer:
         self._exchange.load_state_dict(state["exchange"])
         self._action.load_state_dict(state["action"])
         self._agreement.begun = state["begun"]
+        self.batches.load_state_dict(state["batches"])
         self._have_diverged |= state["have_diverged"]
         self._reducer.load_state_dict(state["reducer"])
         if self._voter is not None:
@@ -313,42 +321,25 @@ class Synchronizer:
         former, self._schedule.strategy = self._schedule.strategy, strategy
         policy = strategy.policy
         self._have_diverged |= replicas_diverge(policy)
-        if (
-            changes_interval_only(former, strategy)
-            and isinstance(self._action, AverageParameters)
-            and isinstance(policy, LocalSGD)
-        ):
-            self._action.set_delay(policy.delay)
+        self.batches.begin_strategy(strategy)
+        if changes_interval_only(former, strategy) and isinstance(self._action, AverageParameters):
+            self._action.set_delay(policy.delay if isinstance(policy, LocalSGD) else 0)
             return
-        former_bytes, self._reducer = self._reducer.sent_bytes, self._reducer_for(strategy)
+        former_bytes = self._reducer.sent_bytes + self._action.sent_bytes
+        self._reducer = reducer_for(strategy, self._ddp, self._group, self._groups)
         self._sent_bytes += former_bytes - self._reducer.sent_bytes  # both may be the same reducer
-        self._action = action_for(strategy, self._ddp, self._reducer)
+        self._action = action_for(strategy, self._ddp, self._reducer, self._optimizer, self._group)
         self._has_stale_scales = self._action.uses_ddp_reducer and not self._passes.reduces
         self._passes.reduces = self._action.uses_ddp_reducer
         self._passes.forget_empty_updates()
         # Otherwise the next forward pass would broadcast rank 0's buffers again.
         self._ddp.require_forward_param_sync = self._action.uses_ddp_reducer
         if self._action.uses_ddp_reducer:
-            hook = (
-                compression_hook
-                if strategy.compression is not None
-                else two_level
-                if self._groups is not None
-                else None
-            )
-            buckets.set_hook(self._ddp, hook, self._reducer)
+            buckets.set_hook(self._ddp, ddp_hook(strategy, self._groups), self._reducer)
             self._dissimilarity = Dissimilarity()
             buckets.observe_buckets(self._ddp, self._dissimilarity.observe if self._controller is not None else None)
         rank, ranks = self._group.rank(), self._group.size()
         self._voter = Voter(policy, rank, ranks) if isinstance(policy, SelSync) else None
-
-    def _reducer_for(self, strategy: Strategy) -> BucketReducer:
-        if strategy.compression is None:
-            return self._groups or DenseReducer(self._group)
-        made = compressor(strategy.compression, self._group, replica_tensors(self._ddp))
-        if isinstance(made, TopKFeedback):
-            made.reads_between_steps = True
-        return made
 
     def _forward(self) -> None:
         self._standstill.note()
@@ -421,6 +412,7 @@ class Synchronizer:
             with self._as_sync_error("receiving the rows of the other ranks"):
                 self._rows = [self._exchange.receive(step) for step in due]
         self._decision = self._schedule.decide(self._rows)
+        self._action.begin_step(self._schedule.step)
 
     def _rate(self) -> float | None:
         rate = self._optimizer.param_groups[0].get("lr")
@@ -430,6 +422,7 @@ class Synchronizer:
         for rows in self._rows:
             self._replicas.compare(rows)
             self._notices.receive(rows)
+            self.batches.measure(rows, self._schedule.step - 1)
             if self._controller is not None:
                 self._notices.receive_losses(rows)
         requested = self._schedule.accept_request(self._rows)
@@ -467,8 +460,8 @@ class Synchronizer:
 
     def _row(self, squared: torch.Tensor | None) -> Row:
         request_number, requested_policy = self._override.newest(self._job.plan())
-        if self._action.averaging is not None:
-            for transfer in self._action.averaging.take_transfers():
+        for averaging in self._action.averagings:
+            for transfer in averaging.take_transfers():
                 self._timer.add_transfer(*transfer)
         gathered = self._reducer if isinstance(self._reducer, TopKFeedback) else None
         losses, hashed, dissimilar, norm, sums = read_together(
@@ -514,18 +507,19 @@ class Synchronizer:
         For what an action does inside: its errors become SyncErrors, its duration counts as waiting, and a
         synchronization is marked in the job's meter, except DDP's own reductions, which the meter marks already.
         """
-        averaging, record, steps = self._action.averaging, None, steps_of(self._job)
-        if averaging is not None and self._decision is Decision.SYNC and self._job.world_size == self._group.size():
+        averagings, record, steps = self._action.averagings, None, steps_of(self._job)
+        if averagings and self._decision is Decision.SYNC and self._job.world_size == self._group.size():
             with steps.safely:
-                record = Record(Kind.ALL_REDUCE, averaging.nbytes, steps.stamps_for(averaging.sample))
+                nbytes = sum(averaging.nbytes for averaging in averagings)
+                record = Record(Kind.ALL_REDUCE, nbytes, steps.stamps_for(averagings[0].sample))
                 steps.number(record)
         times = self._timer.times
         began = times.now()
         with self._as_sync_error("averaging"):
-            if averaging is not None and self._decision is Decision.SYNC:
+            if averagings and self._decision is Decision.SYNC:
                 self._confirm_synchronization()
             yield
-        if averaging is not None:
+        if averagings:
             ended = times.now()
             self._sync_time.add(began, ended)
             self._timer.add_wait(began, ended)
@@ -577,6 +571,7 @@ def synchronized(
     policy: str = "auto",
     steps_per_epoch: int | None = None,
     levels: Levels | None = None,
+    balance: bool = False,
 ) -> Synchronizer:
     """
     Let a policy decide when the replicas of a DistributedDataParallel module synchronize. The training loop stays as it
@@ -587,7 +582,8 @@ def synchronized(
     in the same steps.
 
     Both may be those that accelerate's `prepare` returned. `policy`: text as docs/policies.md describes it. `steps_per_epoch`: only fedavg needs it. `levels`: which ranks of
-    the module's group are near each other (`near_ranks`); near ranks sum first, where nothing is compressed. Raises
+    the module's group are near each other (`near_ranks`); near ranks sum first, where nothing is compressed. `balance`:
+    `batches.part` deals a global batch by the ranks' measured speeds; `batches.weigh` weights the loss. Raises
     ValueError for an invalid policy, TypeError for a module that is not wrapped in DistributedDataParallel.
     """
     module = getattr(ddp, "_orig_mod", ddp)
@@ -595,4 +591,4 @@ def synchronized(
         raise TypeError(f"the module is a {type(module).__name__}; wrap it in DistributedDataParallel first")
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # accelerate's wrapper around the optimizer that updates
         optimizer = getattr(optimizer, "optimizer", optimizer)
-    return Synchronizer(job, module, optimizer, parse_collective_policy(policy), steps_per_epoch, levels)
+    return Synchronizer(job, module, optimizer, parse_collective_policy(policy), steps_per_epoch, levels, balance)
