@@ -110,6 +110,7 @@ vm-soak: .venv/dev $(BUNDLE)
 
 # The drivers against each linuxptp and chrony that Debian 12, 13 and sid have, and timesyncd on each release's Python and systemd. Root; the
 # releases are made once, into $TIMESYNCD_MATRIX_CACHE (~/.cache/timesyncd-matrix). Prints the tables of docs/ptp4l.md and docs/clock-sources.md.
+matrix: export PYTHONPATH := $(CURDIR)/deploy
 matrix: matrix-packages .venv/dev $(BUNDLE)
 	@$(BIN)/python tests/matrix/matrix_run.py
 

@@ -22,10 +22,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT / "tests" / "matrix"))
+from debian_roots import Chroot, NeedNotMet, check_needs, default_cache, made, run
 
-from matrix_chroots import Chroot, NeedNotMet, check_needs, default_cache, made, run
+PROJECT = Path(__file__).resolve().parents[1]
 
 #: Debian's releases for which there is a package, and what its version ends with: one for the newer release is an upgrade.
 RELEASES = {"bookworm": "+deb12", "trixie": "+deb13"}

@@ -12,15 +12,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from debian_roots import default_cache
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT / "tests" / "matrix"))
-
-from matrix_chroots import default_cache  # noqa: E402
 
 DIST = Path(os.environ.get("TIMESYNCD_DIST", PROJECT / "dist"))
 RELEASES = {"bookworm": "deb12", "trixie": "deb13"}

@@ -1,7 +1,7 @@
 """
 Tests the drivers against each version of linuxptp and chrony that Debian has, and timesyncd itself on each release.
 
-    python tests/matrix/matrix_run.py
+    PYTHONPATH=deploy python tests/matrix/matrix_run.py
 
 Prints one table a program, in Markdown: a row a version, a column a fact that was measured. Exit status 1: a test failed. 2: it cannot
 run here; one line names what is missing.
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from matrix_chroots import Chroot, NeedNotMet, check_needs, default_cache, made, run
+from debian_roots import Chroot, NeedNotMet, check_needs, default_cache, made, run
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matrix_chroots
+import debian_roots
 import matrix_run
 import pytest
-from matrix_chroots import SUITES, Chroot, NeedNotMet, mirror_of, sources, upstream_version
+from debian_roots import SUITES, Chroot, NeedNotMet, mirror_of, sources, upstream_version
 from matrix_run import CHRONY, Row, has, read_report, table
 
 BOOKWORM, BACKPORTS, *_, SID = SUITES
@@ -107,7 +107,7 @@ def test_without_the_mirror_it_ends_with_2(
 def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """$TIMESYNCD_MATRIX_CACHE, else below the home folder."""
     monkeypatch.setenv("TIMESYNCD_MATRIX_CACHE", str(tmp_path))
-    assert matrix_chroots.default_cache() == tmp_path
+    assert debian_roots.default_cache() == tmp_path
 
     monkeypatch.delenv("TIMESYNCD_MATRIX_CACHE")
-    assert matrix_chroots.default_cache() == Path.home() / ".cache" / "timesyncd-matrix"
+    assert debian_roots.default_cache() == Path.home() / ".cache" / "timesyncd-matrix"
