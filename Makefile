@@ -15,7 +15,7 @@ BUNDLE = timesyncd/web/bundle/built-from.txt
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas dist dist-test clean
+.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas dist dist-test deploy-test clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: $(BUNDLE)
@@ -172,6 +172,12 @@ floods: .venv/dev
 dist: matrix-packages .venv/dev
 	@$(BIN)/python -m pip install --quiet --group dist
 	@$(BIN)/python deploy/dist.py
+
+# What deploys timesyncd, on real parts (tests/deploy): Debian's Slurm as docs/install-slurm.md installs it; root.
+SLURM_PACKAGES = munge slurm-client slurmctld slurmd
+deploy-test: .venv/dev
+	@sh tests/packages.sh $(SLURM_PACKAGES)
+	$(BIN)/pytest tests/deploy $(PYTEST)
 
 # What `make dist` built: installed, upgraded, removed and purged in a root of each Debian release.
 dist-test: dist
