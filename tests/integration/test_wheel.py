@@ -35,6 +35,7 @@ ARGUMENTS = {
     "stability": ["ptp", "--store", "/nonexistent"],
     "store": ["backup", "/nonexistent/x", "--store", "/nonexistent"],
     "audit": ["--record", "/nonexistent"],
+    "advise": ["/nonexistent"],
     "broker-config": ["n1", "--out", "/nonexistent"],
     "run-audit": ["--", "true"],
     "preflight": ["--nodes", "a", "--max-alignment", "1us", "--timeout", "0s", "--url", "http://127.0.0.1:9/"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from timesyncd.audit import bootstrap, buckets, measured, remedies
+from timesyncd.audit import advice, bootstrap, buckets, measured, remedies
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.report import (
@@ -15,6 +15,7 @@ from timesyncd.audit.report import (
     BucketReport,
     EstimateReport,
     HangReport,
+    JobAdvice,
     LateSpanReport,
     OverheadSourceReport,
     RankWait,
@@ -39,7 +40,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
     overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns and now.is_account else None
     interval = bootstrap.estimate(samples, lambda sums: sums.overhead) if samples and now.is_account else None
     replayable = comparable_runs(now)
-    advice = buckets.advise(now) if replayable else None
+    of_buckets = buckets.advise(now) if replayable else None
     found = AuditReport(
         job=recording.job,
         attempt=recording.attempt,
@@ -59,8 +60,9 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         unreduced_steps=now.unreduced_steps,
         sources=_sources(now, overhead or 0.0) if now.is_account else [],
         stages=_stages(now),
-        remedies=_remedies(now, replayable, advice),
-        buckets=None if advice is None else _buckets(advice),
+        remedies=_remedies(now, replayable, of_buckets),
+        advice=advice.advise(now, replayable, of_buckets),
+        buckets=None if of_buckets is None else _buckets(of_buckets),
         before_after=_compared(before, now) if before is not None and before.is_account and now.is_account else None,
         method=attribution.method,
         clock_bound_ns=attribution.clock_bound_ns,
@@ -77,6 +79,18 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
                 *notes(found, len(samples), attribution.unwaited, module_sizes(recording.syncs)),
             ],
         }
+    )
+
+
+def advice_for(now: Measured) -> JobAdvice:
+    """What could be changed about the job, without the rest of the report."""
+    replayable = comparable_runs(now)
+    of_buckets = buckets.advise(now) if replayable else None
+    return JobAdvice(
+        job=now.recording.job,
+        steps=now.recorded_steps,
+        step_ns=_estimate(bootstrap.estimate(now.samples, lambda sums: sums.step_ns)) if now.samples else None,
+        advice=advice.advise(now, replayable, of_buckets),
     )
 
 
@@ -216,7 +230,7 @@ def _stages(now: Measured) -> list[StageReport]:
     ]
 
 
-def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.BucketAdvice | None) -> list[RemedyReport]:
+def _remedies(now: Measured, replayable: Sequence[Run], of_buckets: buckets.BucketAdvice | None) -> list[RemedyReport]:
     """In the order of gain; remedies that do not apply are last."""
     found = [
         RemedyReport(
@@ -230,38 +244,38 @@ def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.BucketAd
         )
         for gain in remedies.gains(replayable, now.late_ranks)
     ]
-    if advice is not None:
-        found.append(_resized(advice, bootstrap.sum_of(now.samples)))
+    if of_buckets is not None:
+        found.append(_resized(of_buckets, bootstrap.sum_of(now.samples)))
     return sorted(found, key=lambda remedy: float("inf") if remedy.gain is None else -remedy.gain)
 
 
-def _resized(advice: buckets.BucketAdvice, sums: bootstrap.StepSums) -> RemedyReport:
+def _resized(found: buckets.BucketAdvice, sums: bootstrap.StepSums) -> RemedyReport:
     """The suggested bucket sizes as a remedy, whose gain comes from the model of reductions instead of a replay."""
-    saved_ns = advice.saved_ns if advice.caps_mib else None
+    saved_ns = found.saved_ns if found.caps_mib else None
     exposed_ns = sums.exposed_ns / sums.steps
     return RemedyReport(
         name="buckets",
-        title=f"Buckets of {sizes_text(advice.caps_mib)}" if advice.caps_mib else "Other bucket sizes",
+        title=f"Buckets of {sizes_text(found.caps_mib)}" if found.caps_mib else "Other bucket sizes",
         gain=None if saved_ns is None else saved_ns / sums.step_ns,
         step_saved_ns=None if saved_ns is None else round(saved_ns),
         sync_overhead=None if saved_ns is None else max(0.0, exposed_ns - saved_ns) / (sums.step_ns - saved_ns),
         assumption=buckets.ASSUMPTION,
-        reason=advice.reason,
+        reason=found.reason,
     )
 
 
-def _buckets(advice: buckets.BucketAdvice) -> BucketReport:
-    cost = advice.cost
+def _buckets(found: buckets.BucketAdvice) -> BucketReport:
+    cost = found.cost
     return BucketReport(
-        bytes=list(advice.bytes),
-        exposed_ns=_rounded(advice.exposed_ns),
+        bytes=list(found.bytes),
+        exposed_ns=_rounded(found.exposed_ns),
         latency_ns=None if cost is None else round(cost.latency_ns),
         bytes_per_s=None if cost is None else round(cost.bytes_per_s),
-        caps_mib=None if advice.caps_mib is None else list(advice.caps_mib),
-        saved_ns=_rounded(advice.saved_ns),
-        error_ns=_rounded(advice.error_ns),
-        reason=advice.reason,
-        order=advice.order,
+        caps_mib=None if found.caps_mib is None else list(found.caps_mib),
+        saved_ns=_rounded(found.saved_ns),
+        error_ns=_rounded(found.error_ns),
+        reason=found.reason,
+        order=found.order,
     )
 
 

@@ -169,10 +169,10 @@ def _no_straggler(case: ReplayCase) -> list[Run] | str:
         return "no rank is persistently late"
     if len(case.stragglers) == len(case.runs[0].starts_ns):
         return "every rank is a straggler"
-    return _each_step(case.runs, lambda step: _leveled(step, case.stragglers))
+    return _each_step(case.runs, lambda step: leveled(step, case.stragglers))
 
 
-def _leveled(step: RecordedStep, stragglers: Collection[int]) -> RecordedStep:
+def leveled(step: RecordedStep, stragglers: Collection[int]) -> RecordedStep:
     """Stragglers compute no longer than the median of the others, up to each point of the step."""
     others = [rank for index, rank in enumerate(step.ranks) if index not in stragglers]
     parts = tuple(zip(*(rank.parts for rank in others), strict=True))
@@ -267,7 +267,7 @@ def without_pauses(runs: Sequence[Run]) -> list[Run]:
     return changed
 
 
-def _every(steps: int, update_once: bool) -> Callable[[ReplayCase], list[Run] | str]:
+def every(steps: int, update_once: bool) -> Callable[[ReplayCase], list[Run] | str]:
     """Only the last of `steps` steps synchronizes; with `update_once`, only that step updates the parameters."""
 
     def changed(case: ReplayCase) -> list[Run] | str:
@@ -333,7 +333,7 @@ REMEDIES = (
             f"local_steps_{steps}",
             f"Local steps, H = {steps}",
             f"Ranks synchronize every {steps}th step and need no more steps to converge: check that on your own loss.",
-            _every(steps, update_once=False),
+            every(steps, update_once=False),
         )
         for steps in LOCAL_STEPS
     ),
@@ -342,7 +342,7 @@ REMEDIES = (
             f"larger_batch_{times}",
             f"Batch {times} times as large",
             f"Computing grows with the batch, and {times} steps become one; convergence must tolerate the larger batch.",
-            _every(times, update_once=True),
+            every(times, update_once=True),
         )
         for times in BATCHES
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field
@@ -194,6 +195,61 @@ class BucketReport(Message):
     order: str | None
 
 
+class AdviceKind(StrEnum):
+    """What could be changed about a job."""
+
+    SWAP_NODE = "swap_node"
+    MOVE_RANK = "move_rank"
+    BATCH_SHARES = "batch_shares"
+    GROUPS = "groups"
+    BUCKETS = "buckets"
+    HALF_PRECISION = "half_precision"
+    LOCAL_STEPS = "local_steps"
+
+
+class NoPrice(StrEnum):
+    """Why an advice has no price. Programs decide by it; the sentence beside it is for people."""
+
+    NOT_COMPARABLE = "not_comparable"  #: the ranks' steps cannot be replayed
+    TOO_FEW_STEPS = "too_few_steps"  #: for an error of the gain
+    NO_STRAGGLER = "no_straggler"  #: there is nothing to change
+    NO_OTHER_NODE = "no_other_node"  #: nothing shows how fast another place is
+    NOT_RECORDED = "not_recorded"  #: the recording lacks what the price depends on
+    NOT_WORTH_IT = "not_worth_it"  #: the gain is not above its error, or too small
+
+
+class AdviceReport(Message):
+    """
+    A change, and what it would gain: `gain` is the share of the time that it would save, with its 95 % interval over
+    the steps; null: there is no price, for `reason_code` and `reason`. A gain depends on `assumption`, which no
+    recording can test.
+
+    `action` says how to make the change. `ranks`: whom it concerns. `shares`: by rank, the share of the global batch;
+    their sum is 1; null: another change.
+    """
+
+    kind: AdviceKind
+    title: str
+    action: str
+    ranks: list[Int64]
+    gain: EstimateReport | None
+    step_saved_ns: Int64 | None
+    shares: list[Share] | None
+    reason_code: NoPrice | None
+    reason: str
+    assumption: str
+
+
+class JobAdvice(Message):
+    """`timesyncd advise --json`: what could be changed about a job, the largest gain first, then what has no price."""
+
+    version: Int64 = 1
+    job: str
+    steps: Int64
+    step_ns: EstimateReport | None
+    advice: list[AdviceReport]
+
+
 class BeforeAfter(Message):
     """
     Two recordings compared: `step_ratio` is the step time after over before, `overhead_change` is after minus before.
@@ -230,7 +286,7 @@ class AuditReport(Message):
     `headline` is the main result in one or two sentences. `sync_overhead` is exposed synchronization time over step
     time, both summed over ranks and steps. `wait_ns` is in the order of the ranks, `stragglers` the worst first,
     `late_spans` in the order of time, `sources` the costliest first, `stages` in the order of a step, `remedies` in the
-    order of gain (empty: the ranks are not comparable, or train apart). `lateness_may_be_chance`: a rank that is not
+    order of gain (empty: the ranks are not comparable, or train apart), `advice` too, and last what has no price. `lateness_may_be_chance`: a rank that is not
     among the stragglers is late in most steps, but lateness that wanders looks the same in so few. `hang` null: the recording ends in none. `rare`
     null: no few steps hold most of the waiting. `unreduced_steps`: the steps in which no reduction is recorded. `buckets` null: no comparable ones are
     recorded. `method`: how ranks were compared (null: they could not be), within
@@ -257,6 +313,7 @@ class AuditReport(Message):
     sources: list[OverheadSourceReport]
     stages: list[StageReport]
     remedies: list[RemedyReport]
+    advice: list[AdviceReport]
     buckets: BucketReport | None
     before_after: BeforeAfter | None
     method: Method | None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,6 +108,13 @@ def page_url(args: Namespace) -> str:
         )
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
     return f"{'https' if web.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{web.port}/"
+
+
+def job_url(args: Namespace) -> str:
+    """The daemon of --url, else this machine's by the configuration, else its default address. Raises ConfigError."""
+    if args.url is None and is_missing(args.config):
+        return DEFAULT_URL
+    return str(args.url or page_url(args))
 
 
 def store_place(args: Namespace, without: str) -> StoreLocation:

@@ -7,8 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument, add_url_argument, audit_extra_is_missing, is_missing, page_url
-from timesyncd.client.preflight_check import DEFAULT_URL
+from timesyncd.cli._common import add_config_argument, add_url_argument, audit_extra_is_missing, job_url
 from timesyncd.errors import Refused, TraceError
 
 if TYPE_CHECKING:
@@ -96,11 +95,4 @@ def _recordings(args: Namespace) -> tuple[Recording, Recording | None]:
     from timesyncd.jobs.recording_files import load, recording_of
 
     before = None if args.before is None else load(args.before)
-    return load(args.record) if args.job is None else recording_of(_url(args), args.job), before
-
-
-def _url(args: Namespace) -> str:
-    """The daemon of --url, else this machine's by the configuration, else its default address. Raises ConfigError."""
-    if args.url is None and is_missing(args.config):
-        return DEFAULT_URL
-    return str(args.url or page_url(args))
+    return load(args.record) if args.job is None else recording_of(job_url(args), args.job), before

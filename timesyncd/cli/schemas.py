@@ -15,7 +15,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from timesyncd.audit.blame import BlameReport
-from timesyncd.audit.report import AuditReport
+from timesyncd.audit.report import AuditReport, JobAdvice
 from timesyncd.config import TOPIC_PREFIX
 from timesyncd.drivers.timeprovider._profiles import SHIPPED, load, proven_table
 from timesyncd.messages.events import (
@@ -70,6 +70,7 @@ def documents() -> dict[str, str]:
     """The content of each generated file of schemas/, by the file's name."""
     generated = {name: _json_text(content) for name, content in _mqtt_documents().items()}
     generated["audit_report.json"] = _json_text(_report(AuditReport))
+    generated["job_advice.json"] = _json_text(_report(JobAdvice))
     generated["blame_report.json"] = _json_text(_report(BlameReport))
     return generated | {"openapi.json": openapi.text(ROUTES)}
 
