@@ -16,6 +16,7 @@ from timesyncd.ipc.job_datagram import Kind, Mark, Trait, job_id, kinds_with
 from timesyncd.jobs.arrivals import StepMark, Sync, compare, widest_skew_sync
 from timesyncd.jobs.missing_ranks import SIGNS, Presence
 from timesyncd.jobs.ranks import (
+    BatchNumbers,
     Flows,
     OpenMessage,
     OpenSync,
@@ -83,9 +84,11 @@ MAX_BYTES_OF_A_USER = MAX_BYTES // 4
 MAX_OPEN_SYNCS = 1_000
 MAX_OPEN_MESSAGES = 10_000
 
-#: Marks of all jobs together (some 400 bytes each). Users share it equally, and so do a user's jobs; a job with more
-#: has a shorter window.
-MAX_MARKS = 500_000
+#: Marks of all jobs together. Users share it equally, and so do a user's jobs; a job with more has a shorter window.
+#: A joined mark takes 220 to 540 bytes, one that waits for other ranks 430 to 900: the more marks a batch has, the less.
+#: While all jobs hold MAX_HELD, a job takes in no more than its share.
+MAX_MARKS = 300_000
+MAX_HELD = 3 * MAX_MARKS // 2
 
 #: Of these, so many may wait for other ranks' marks. New synchronizations may use half of it, so that late ranks still
 #: find room.
@@ -177,7 +180,8 @@ class JobRun:
         """Whether all ranks are known and read the same clock."""
         return self.has_all_ranks and len({rank.clock for rank in self.ranks.values()}) == 1
 
-    def accept(self, batch: MarkBatch, now_boottime_ns: int) -> None:
+    def accept(self, batch: MarkBatch, now_boottime_ns: int, is_tight: bool = False) -> None:
+        """`is_tight`: all jobs together hold as many marks as they may, so this one gets no more than its share."""
         self.received_boottime_ns = max(self.received_boottime_ns, now_boottime_ns)
         self.batches += 1
         newest_end_ns = max((mark.end_ns for mark in batch.marks), default=0)
@@ -186,11 +190,14 @@ class JobRun:
         is_newest = rank.accept(head, newest_end_ns)
         self._update_presence(batch)
         numbered, new = 0, 0
-        if self.size >= 2 * self.most_marks or self.open_marks >= self.most_open:
+        is_beyond_share = self.size + len(batch.marks) > self.most_marks
+        is_full = self.size >= 2 * self.most_marks or self.open_marks >= self.most_open
+        if is_full or (is_tight and is_beyond_share):
             self.refused += len(batch.marks)
             return
+        numbers = BatchNumbers.of(batch)
         for mark in batch.marks:
-            is_new = self._accept_mark(ReceivedMark(mark, head, newest_end_ns), now_boottime_ns)
+            is_new = self._accept_mark(ReceivedMark(mark, numbers, newest_end_ns), now_boottime_ns)
             numbered += is_new is not None
             new += bool(is_new)
         if is_newest and numbered:
@@ -402,6 +409,8 @@ class Jobs:
     def __init__(self, window_steps: int) -> None:
         self.refused = 0
         self._bytes_by_user: Counter[int] = Counter()
+        self._jobs_by_user: Counter[int] = Counter()
+        self._held = 0
         self._next = 0
         self._window_steps = window_steps
         self._jobs: dict[JobKey, JobRun] = {}
@@ -427,22 +436,24 @@ class Jobs:
         if not is_plausible(batch) or self._is_full(batch, job):
             self.refused += 1
             return
-        before = 0 if job is None else job.bytes
+        before, size = (0, 0) if job is None else (job.bytes, job.size)
         if job is not None and job.is_superseded_by(batch):
             job = self._new(key, batch, now_boottime_ns, job.run + 1)
         if job is not None and not job.is_of_this_run(batch):
             self.refused += 1
             return
         job = self._jobs[key] = job or self._new(key, batch, now_boottime_ns, 0)
-        job.accept(batch, now_boottime_ns)
+        is_tight = self._held >= MAX_HELD
+        job.accept(batch, now_boottime_ns, is_tight)
         if job.has_restarted():
             job = self._jobs[key] = self._new(key, batch, now_boottime_ns, job.run + 1)
-            job.accept(batch, now_boottime_ns)
+            job.accept(batch, now_boottime_ns, is_tight)
         self._bytes_by_user[batch.uid] += job.bytes - before
+        self._held += job.size - size
 
     def advance(self, now_boottime_ns: int) -> list[JobRun]:
         """Close what is due, up to a round's limit. Returns the jobs that ended, which are removed."""
-        by_user = Counter(job.uid for job in self)
+        by_user = self._jobs_by_user = Counter(job.uid for job in self)
         for job in self:
             job.set_share(1 / len(by_user) / by_user[job.uid])
         jobs = list(self)
@@ -463,6 +474,7 @@ class Jobs:
         ended = [job for job in self if now_boottime_ns - job.received_boottime_ns >= JOB_ENDS_AFTER_NS]
         for job in ended:
             self._remove(job)
+        self._held = sum(job.size for job in self)
         return ended
 
     def release(self, owns: Callable[[str], bool]) -> list[str]:
@@ -479,7 +491,12 @@ class Jobs:
             del self._bytes_by_user[job.uid]
 
     def _new(self, key: JobKey, batch: MarkBatch, now_ns: int, run: int) -> JobRun:
-        return JobRun(*key, batch.world_size, now_ns, self._window_steps, run=run)
+        """With the share that it gets in the next round, as far as the jobs are known until then."""
+        job = JobRun(*key, batch.world_size, now_ns, self._window_steps, run=run)
+        if key not in self._jobs:
+            self._jobs_by_user[batch.uid] += 1
+        job.set_share(1 / len(self._jobs_by_user) / self._jobs_by_user[batch.uid])
+        return job
 
     def _is_full(self, batch: MarkBatch, job: JobRun | None) -> bool:
         """Whether the batch would add a job or a rank that exceeds a limit."""

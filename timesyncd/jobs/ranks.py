@@ -12,13 +12,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from sys import intern
+from typing import NamedTuple
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import STEP_TOLERANCE_NS
 from timesyncd.ipc.job_datagram import Mark
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, half_widths
 from timesyncd.messages.jobs import MarkBatch
+from timesyncd.messages.node import Status
 
 #: Steps of a rank's clock that are kept: more than occur while a step of the job is open.
 MAX_SETTINGS = 32
@@ -33,6 +36,28 @@ LARGEST = 2**62
 LARGEST_BOUND_NS = 10**15
 
 Order = tuple[int, int]
+
+
+class BatchNumbers(NamedTuple):
+    """What a mark that waits needs of its batch: a quarter of a head's memory. Fields as in MarkBatch."""
+
+    rank: int
+    incarnation: int
+    sequence: int
+    real_minus_boot_ns: int
+    status: Status
+    gm_bound_ns: int | None
+    utc_bound_ns: int | None
+    past_growth_ppb: int
+    grandmaster_identity: str | None
+    utc_seconds_removed: int | None
+
+    @classmethod
+    def of(cls, batch: MarkBatch) -> BatchNumbers:
+        return cls._make(intern(value) if type(value) is str else value for value in _BATCH_NUMBERS(batch))
+
+
+_BATCH_NUMBERS = attrgetter(*BatchNumbers._fields)
 
 
 class ClockSettings:
@@ -119,7 +144,7 @@ class Rank:
     def is_newer_than(self, batch: MarkBatch) -> bool:
         return self.newest.node == batch.node and order_of(self.newest) > order_of(batch)
 
-    def stepped_before(self, batch: MarkBatch) -> bool:
+    def stepped_before(self, batch: MarkBatch | BatchNumbers) -> bool:
         """
         Whether the clock was stepped between the batch before this one and this one: its marks may lie on either side.
         """
@@ -142,11 +167,11 @@ class Rank:
 @dataclass(frozen=True, slots=True)
 class ReceivedMark:
     """
-    A mark, its batch without the marks, and the newest end in that batch: the batch's bound was read then or later.
+    A mark, the numbers of its batch, and the newest end in that batch: the batch's bound was read then or later.
     """
 
     mark: Mark
-    head: MarkBatch
+    head: BatchNumbers
     newest_end_ns: int
 
     def error_ns(self, by_grandmaster: bool) -> int | None:
@@ -182,7 +207,7 @@ def _clock(batch: MarkBatch) -> str:
     return intern(f"{batch.node}/{batch.boot_id}/{batch.time_namespace}")
 
 
-def order_of(batch: MarkBatch) -> Order:
+def order_of(batch: MarkBatch | BatchNumbers) -> Order:
     return batch.incarnation, batch.sequence
 
 
@@ -226,24 +251,24 @@ MAX_RESPONSES = 1_000
 Pair = tuple[int, int]
 
 
-@dataclass
+@dataclass(slots=True)
 class OpenSync:
     """A synchronization that waits for marks. `repeated` are the ranks that marked it again with other times."""
 
     since_boottime_ns: int
     marks: dict[int, ReceivedMark] = field(default_factory=dict)
-    repeated: set[int] = field(default_factory=set)
+    repeated: frozenset[int] = frozenset()
 
     def add(self, received: ReceivedMark) -> bool:
         """False: the rank has marked it already, with other times."""
         known = self.marks.setdefault(received.head.rank, received)
         if known is received or known.mark == received.mark:
             return True
-        self.repeated.add(received.head.rank)
+        self.repeated |= {received.head.rank}
         return False
 
 
-@dataclass
+@dataclass(slots=True)
 class OpenMessage:
     """A message that waits for the mark of one end."""
 

@@ -220,6 +220,54 @@ def test_a_job_and_a_rank_take_no_more_than_what_is_counted(jobs_count: int, ran
     assert taken <= jobs_count * (JOB_BYTES + ranks * RANK_BYTES)
 
 
+def received_marks(jobs: Jobs, first: int, steps: int, ranks: int, world_size: int, syncs: int) -> int:
+    """As the hub decodes them: no number is shared. Returns how many."""
+    for step in range(first, first + steps):
+        for rank in range(ranks):
+            marks = (mark(step, 1_000 * rank + sync, sync=sync) for sync in range(syncs))
+            sent = batch(rank, *marks, sequence=step + 1, world_size=world_size)
+            jobs.accept(MarkBatch.model_validate_json(sent.model_dump_json()), NOW + step)
+        jobs.advance(NOW + step)
+    return steps * ranks * syncs
+
+
+@pytest.mark.parametrize(
+    ("ranks", "syncs", "waiting", "most"),
+    [(8, 1, False, 580), (8, 4, False, 480), (1, 1, True, 950), (7, 4, True, 450)],
+)
+def test_a_mark_takes_no_more_than_is_stated(ranks: int, syncs: int, waiting: bool, most: int) -> None:
+    """Of one that waits for a rank, too, whose batch has no other mark."""
+    jobs = Jobs(10_000)
+    world_size = ranks + waiting
+    received_marks(jobs, 0, 3, ranks, world_size, syncs)
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    count = received_marks(jobs, 3, 60, ranks, world_size, syncs)
+    gc.collect()
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    (job,) = jobs
+
+    assert (job.open_marks > 0, job.refused) == (waiting, 0)
+    assert taken <= most * count
+
+
+def test_many_jobs_together_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any round sees them, too; a user with one job still finds room for its share."""
+    monkeypatch.setattr(jobs_module, "MAX_MARKS", 1_000)
+    monkeypatch.setattr(jobs_module, "MAX_HELD", 1_500)
+    jobs = Jobs(100)
+    for number in range(100):
+        jobs.accept(batch(0, *(mark(n) for n in range(100)), job=f"job-{number}", uid=1_001), NOW)
+    held = sum(job.size for job in jobs)
+    jobs.accept(batch(0, *(mark(n) for n in range(100))), NOW)
+    honest = next(job for job in jobs if job.uid == 1_000)
+
+    assert 1_500 <= held <= 1_500 + 1_000
+    assert (honest.open_marks, honest.refused) == (100, 0)
+
+
 @pytest.mark.parametrize("kind", [Kind.BUCKET, Kind.STEP, Kind.PULL, Kind.STALENESS, Kind.SEND, Kind.RECEIVE])
 def test_no_kind_of_mark_fills_the_memory(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six thousand marks of one rank, of as many steps or all of one: the memory is limited, and refused marks are counted."""
