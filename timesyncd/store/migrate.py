@@ -8,11 +8,13 @@ import sys
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
+from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.errors import StoreError
 from timesyncd.store.damage import is_damage
 from timesyncd.store.engine import DAMAGED_STATUS, StoreLocation, prepare_file, store_error, writer_engine
+from timesyncd.store.tables import metadata
 
 
 def upgrade(location: StoreLocation) -> None:
@@ -27,9 +29,18 @@ def upgrade(location: StoreLocation) -> None:
             if location.url is not None:
                 transaction.exec_driver_sql("SET LOCAL statement_timeout = 0")
             config.attributes["connection"] = transaction
+            _forget_revision_of_added_table(transaction)
             command.upgrade(config, "head")
+            # A table that a version only adds has no revision: an earlier version does not notice it, and writes on.
+            metadata.create_all(transaction)
     finally:
         engine.dispose()
+
+
+def _forget_revision_of_added_table(connection: Connection) -> None:
+    """For a day the table of operators' notes was a revision of its own, which kept earlier versions from the store."""
+    if inspect(connection).has_table("alembic_version"):
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001' WHERE version_num = '0002'")
 
 
 def main() -> int:

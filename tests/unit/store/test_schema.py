@@ -65,6 +65,23 @@ def test_the_file_keeps_a_write_ahead_log(tmp_path: Path) -> None:
     assert mode == ("wal",)
 
 
+def test_an_added_table_keeps_an_earlier_version_writing(tmp_path: Path) -> None:
+    """The revision stays the one that the earlier version knows, also where the table was once a revision."""
+    path = tmp_path / "history.sqlite"
+    migrate(StoreLocation(path=path))
+    revisions = []
+    for former in ("0001", "0002"):
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE alembic_version SET version_num = ?", (former,))
+            connection.execute("DROP TABLE operator_note")
+        migrate(StoreLocation(path=path))
+        with closing(sqlite3.connect(path)) as connection:
+            revisions += connection.execute("SELECT version_num FROM alembic_version").fetchall()
+            assert connection.execute("SELECT count(*) FROM operator_note").fetchone() == (0,)
+
+    assert revisions == [("0001",), ("0001",)]
+
+
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     """A file that a newer timesyncd made is left as it is, and the error reports it."""
     path = tmp_path / "history.sqlite"
