@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from csv import DictReader
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 NS_PER_S = 1_000_000_000
 
@@ -57,6 +59,21 @@ def lost_s(samples: Sequence[int], began_ns: int, ended_ns: int, absent: Collect
 
 def _covered_ns(gap: Span, absent: Collection[Span]) -> int:
     return sum(max(0, min(gap[1], end) - max(gap[0], begin)) for begin, end in absent)
+
+
+def record_of_machine(result: Mapping[str, Any], samples: Iterable[str], lasts_ns: int) -> Record:
+    """
+    What tests/vm/vm_soak.py measured in a virtual machine: its claims against the true time, its node's findings, and of the last
+    `lasts_ns` of its samples (CSV) the longest stretch without one. `as_of_ns` counts no step.
+    """
+    tallies = result["tallies"]
+    times = sorted(int(row["as_of_ns"]) for row in DictReader(samples))
+    return Record(
+        intervals=sum(each["judged"] for each in tallies),
+        wrong=sum(each["missed"] for each in tallies),
+        lost_s=lost_s(times, times[-1] - lasts_ns, times[-1]) if times else None,
+        reported=frozenset(result["findings"]),
+    )
 
 
 def failures(record: Record, must_report: Collection[str], may_report: Collection[str]) -> list[str]:

@@ -12,21 +12,29 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from faults_judging import Record, Row, failures, table
+from faults_judging import NS_PER_S, Record, Row, failures, record_of_machine, table
 from faults_rows import FAULTS, Fault
 from faults_system import System
+
+VM_SOAK = Path(__file__).parents[1] / "vm" / "vm_soak.py"
+#: What the record of a scenario covers.
+SCENARIO_S = 38
 
 BEGIN, END = "<!-- begin of the table -->", "<!-- end of the table -->"
 
 
 def tried(fault: Fault, skips: bool = False) -> Row:
     """One fault, in a system of its own. What goes wrong in the trial itself fails the row."""
+    if fault.scenario and not skips:
+        return in_virtual_machine(fault)
     if fault.act is None or skips:
         return Row(fault.group, fault.name, not_run=fault.not_run or "not judged yet")
     try:
@@ -37,6 +45,21 @@ def tried(fault: Fault, skips: bool = False) -> Row:
     except Exception as error:  # noqa: BLE001  one fault's trial costs no other's
         traceback.print_exc()
         return Row(fault.group, fault.name, not_run=f"{type(error).__name__}: {error}"[:200])
+    return Row(fault.group, fault.name, record, tuple(failures(record, fault.must_report, fault.may_report)))
+
+
+def in_virtual_machine(fault: Fault) -> Row:
+    """A scenario of tests/vm, where the clock of the whole machine may be stepped."""
+    with TemporaryDirectory() as folder:
+        command = [sys.executable, str(VM_SOAK), "--state", folder, fault.scenario]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = Path(folder, f"{fault.scenario}.json")
+        if not result.exists():
+            lines = (done.stderr + done.stdout).strip().splitlines() or ["no output"]
+            return Row(fault.group, fault.name, not_run=lines[-1][:200])
+        samples = Path(folder, f"{fault.scenario}.samples.csv").read_text().splitlines()
+        record = record_of_machine(json.loads(result.read_text()), samples, SCENARIO_S * NS_PER_S)
+    print(f"    {record}", file=sys.stderr)
     return Row(fault.group, fault.name, record, tuple(failures(record, fault.must_report, fault.may_report)))
 
 

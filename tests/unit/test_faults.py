@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from faults_judging import NS_PER_S, Record, Row, failures, lost_s, table
+from faults_judging import NS_PER_S, Record, Row, failures, lost_s, record_of_machine, table
 from faults_rows import FAULTS
 from faults_run import BEGIN, END, with_table
 
@@ -49,6 +49,15 @@ def test_each_goal_is_judged(record: Record, missed: list[str]) -> None:
     assert failures(record, ["broker-lost"], ["may"]) == missed
 
 
+def test_what_a_virtual_machine_measured_is_a_record() -> None:
+    """Its claims count, and samples are missed by the time that no step changes."""
+    result = {"tallies": [{"judged": 10, "missed": 1}, {"judged": 5, "missed": 0}], "findings": ["clock-disrupted"]}
+    samples = ["id,as_of_ns", *(f"{number},{second * S}" for number, second in enumerate((1, 9, 20, 21, 22, 25, 26)))]
+
+    assert record_of_machine(result, samples, 6 * S) == Record(15, 1, 1.0, frozenset({"clock-disrupted"}))
+    assert record_of_machine(result, samples[:1], 8 * S).lost_s is None
+
+
 def test_a_row_that_did_not_run_is_printed_so_and_fails() -> None:
     """An absent measurement is no success."""
     row = Row("process", "OOM", not_run="needs a memory cgroup")
@@ -60,7 +69,7 @@ def test_a_row_that_did_not_run_is_printed_so_and_fails() -> None:
 
 def test_every_fault_is_tried_or_states_why_not() -> None:
     """Once each."""
-    assert all((fault.act is None) == bool(fault.not_run) for fault in FAULTS)
+    assert all(bool(fault.act) + bool(fault.scenario) + bool(fault.not_run) == 1 for fault in FAULTS)
     assert len({(fault.group, fault.name) for fault in FAULTS}) == len(FAULTS)
 
 

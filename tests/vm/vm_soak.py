@@ -38,6 +38,14 @@ EXPORT = (
     "out = csv.writer(sys.stdout); out.writerow(each[0] for each in rows.description); out.writerows(rows)"
 )
 
+#: The findings of the node's store that began at or after a time.
+FINDINGS = (
+    "import sqlite3, sys; "
+    'rows = sqlite3.connect("file:/var/lib/timesyncd/history.sqlite?mode=ro", uri=True).execute('
+    '"select distinct finding_id from finding where since_realtime_ns >= ?", (int(sys.argv[1]),)); '
+    "print(*(each[0] for each in rows))"
+)
+
 #: What the versions of a result are: the command that prints each, in the guest.
 VERSIONS = {
     "kernel": "uname -r",
@@ -141,6 +149,7 @@ def _judge(pair: Pair, scenario: Scenario, state: Path) -> None:
         "versions": {name: pair.node.run(command).strip() for name, command in VERSIONS.items()},
         "tallies": [each.as_dict() for each in tallies],
         "widths_ns": widths_ns,
+        "findings": sorted(pair.node.run(f"python3 -c '{FINDINGS}' {began_ns}").split()),
         "disturbances": [each._asdict() for each in run.disturbances],
         "pieces": run.pieces,
     }
