@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -25,6 +26,33 @@ MAX_BACKOFF_S = 60.0
 
 #: The least time between two polls, however often a device requests one.
 MIN_REQUESTED_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Packets and the bytes of their payloads, sent to and received from one device or service since the start."""
+
+    packets_sent: int = 0
+    packets_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+    def sent(self, size: int) -> None:
+        self.packets_sent += 1
+        self.bytes_sent += size
+
+    def received(self, size: int) -> None:
+        self.packets_received += 1
+        self.bytes_received += size
+
+
+#: What is sent and received in the present task counts here. A transport takes it when it is opened or used, not in a callback.
+TRAFFIC: ContextVar[Traffic] = ContextVar("TRAFFIC")
+
+
+def current_traffic() -> Traffic:
+    """Of the source that the present task polls; one that nobody reads, where it polls none."""
+    return TRAFFIC.get(None) or Traffic()
 
 
 class Driver(Protocol):
@@ -126,7 +154,10 @@ def backoff_s(failures: int, interval_s: float, jitter: float) -> float:
 
 
 class Runner:
-    """Polls one driver until cancelled. `samples()` yields its readings, and a NoSample for each failed poll."""
+    """
+    Polls one driver until cancelled. `samples()` yields its readings, and a NoSample for each failed poll. `polls` counts them,
+    and `slowdown` is by how much they are further apart than configured.
+    """
 
     def __init__(self, name: str, driver: Driver, clocks: Clocks, report: Callable[[PollReport], None]) -> None:
         self.name = name
@@ -136,15 +167,20 @@ class Runner:
         self._is_open = False
         self._failures = 0
         self._poll_requested = asyncio.Event()
+        self.polls = 0
+        self.slowdown = 1
+        self.traffic = Traffic()
 
     def request_poll(self) -> None:
         """Poll as soon as the last poll is MIN_REQUESTED_INTERVAL_S old: the device reported a change."""
         self._poll_requested.set()
 
     async def samples(self) -> AsyncGenerator[Reading, None]:
+        TRAFFIC.set(self.traffic)
         try:
             while True:
                 started_ns = self._clocks.boottime_ns()
+                self.polls += 1
                 for reading in await self._poll_once(started_ns):
                     yield reading
                 await self._pause(started_ns)
@@ -195,7 +231,7 @@ class Runner:
         if self._failures:
             return backoff_s(self._failures, self.driver.poll_interval_s, random.random())
         elapsed_s = (self._clocks.boottime_ns() - started_ns) / 1e9
-        return max(0.0, self.driver.poll_interval_s - elapsed_s)
+        return max(0.0, self.driver.poll_interval_s * self.slowdown - elapsed_s)
 
     async def _close(self) -> None:
         if self._is_open:

@@ -25,6 +25,7 @@ from pydantic import BaseModel, Field, field_validator
 from timesyncd.bound import growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Clocks, SystemClocks, real_minus_boot_ns
 from timesyncd.config import Section
+from timesyncd.driver import Traffic, current_traffic
 from timesyncd.drivers.chrony._protocol import (
     FLOAT_RESOLUTION,
     LOCAL_REFERENCE,
@@ -378,6 +379,7 @@ class ChronyClient(asyncio.DatagramProtocol):
         self._reply: asyncio.Future[Content] | None = None
         self._transport: asyncio.DatagramTransport | None = None
         self._own: Path | None = None
+        self._traffic = Traffic()
 
     async def open(self, address: Address, name: str) -> None:
         """Raises Unreachable."""
@@ -397,7 +399,9 @@ class ChronyClient(asyncio.DatagramProtocol):
         self._sequence = secrets.randbits(32)
         self._reply = asyncio.get_running_loop().create_future()
         try:
-            self._transport.sendto(ChronyRequest(command, self._sequence, index).to_bytes())
+            datagram = ChronyRequest(command, self._sequence, index).to_bytes()
+            self._traffic.sent(len(datagram))
+            self._transport.sendto(datagram)
             content = await self._reply
         finally:
             self._reply = None
@@ -415,6 +419,7 @@ class ChronyClient(asyncio.DatagramProtocol):
             self._own = None
 
     def datagram_received(self, data: bytes, addr: object) -> None:
+        self._traffic.received(len(data))
         try:
             reply = parse(data)
             if self._reply is None or self._reply.done() or reply.sequence != self._sequence:
@@ -434,6 +439,7 @@ class ChronyClient(asyncio.DatagramProtocol):
         self._own.chmod(0o666)  # chronyd runs as another user
 
     async def _connect(self, family: int, own: str | None, server: str | tuple[str, int]) -> None:
+        self._traffic = current_traffic()
         self._transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: self, local_addr=own, remote_addr=server, family=family
         )

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S, Clocks
+from timesyncd.driver import current_traffic
 from timesyncd.drivers.ptp4l._management import (
     Content,
     ManagementId,
@@ -68,6 +69,7 @@ class Ptp4lSocket:
         self._own = own
         self._server = str(server)
         self._on_datagram = on_datagram
+        self._traffic = current_traffic()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
@@ -90,6 +92,7 @@ class Ptp4lSocket:
             raise Unreachable(f"{self._server}: its queue is full: ptp4l does not read its socket") from error
         except OSError as error:
             raise Unreachable(f"{self._server}: {error.strerror or error}") from error
+        self._traffic.sent(len(datagram))
 
     def admit(self, program: bytes) -> None:
         """Attach a classic BPF program: the kernel discards, as if delivered, what it returns 0 for. Raises Unreachable."""
@@ -123,6 +126,7 @@ class Ptp4lSocket:
             sender = sender_of(ancillary)
             if sender is None or sender.uid not in self._trusted:
                 return
+            self._traffic.received(len(datagram))
             self.sender_pid = sender.pid or None
             more = self._on_datagram(datagram)
 

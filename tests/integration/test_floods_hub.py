@@ -7,6 +7,8 @@ Each lasts TIMESYNCD_FLOOD_S seconds (3; `make floods`: 60), as in test_floods.p
 from __future__ import annotations
 
 import json
+import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -15,8 +17,9 @@ from threading import Event
 
 import paho.mqtt.client as paho
 import pytest
-from floods import judge
+from floods import flooding, judge, rss_kib, until
 from paho.mqtt.enums import CallbackAPIVersion
+from wire import marks as wire_marks
 from wire import node_state
 
 from timesyncd.config import TOPIC_PREFIX
@@ -76,6 +79,41 @@ def test_states_of_one_node(broker: Mosquitto, hub: DaemonProcess) -> None:
 def test_states_of_ever_more_nodes(broker: Mosquitto, hub: DaemonProcess) -> None:
     """A client that may write every node's topic invents nodes."""
     judge(hub, publishing(broker, lambda number: state(f"n{number}", 1)), max_growth_kib=MAX_GROWTH_KIB)
+
+
+def marks(number: int) -> tuple[str, bytes]:
+    """As many as a batch has, of ever more jobs of fifty users."""
+    at_ns = time.time_ns()
+    one = {"sync": 0, "kind": 1, "arrival_ns": at_ns, "begin_ns": at_ns + 1, "end_ns": at_ns + 2, "bytes": 4}
+    more = {"uid": number % 50, "job": f"j{number}", "world_size": 2, "real_minus_boot_ns": 1, "sequence": number}
+    message = json.loads(wire_marks(1).model_dump_json()) | more | {"marks": [one | {"step": n} for n in range(512)]}
+    return f"{TOPIC_PREFIX}/node/n1/marks", json.dumps(message).encode()
+
+
+def test_marks_of_ever_more_jobs_and_users(broker: Mosquitto, hub: DaemonProcess) -> None:
+    """A node's credentials allow marks of every uid; all jobs share what there is."""
+    judge(hub, publishing(broker, marks), max_growth_kib=MAX_GROWTH_KIB)
+
+
+def is_reported(hub: DaemonProcess) -> bool:
+    try:
+        with urllib.request.urlopen(f"{hub.page}api/v1/findings", timeout=60) as answer:
+            return b"broker-names-refused" in answer.read()
+    except OSError:
+        return False
+
+
+def test_invented_nodes_beyond_the_limit_are_reported(broker: Mosquitto, hub: DaemonProcess) -> None:
+    """Large states reach the limit of bytes within seconds: the oldest names give way, and the hub states that."""
+    source = {"name": "s", "driver": "ptp4l", "reachable": True, "detail": "d" * 900}
+    idle = rss_kib(hub)
+    with flooding(publishing(broker, lambda number: state(f"n{number}", 1, sources=[source] * 60))):
+        until(lambda: is_reported(hub), within_s=240)
+    hub.check()
+
+    print(f"grew by {rss_kib(hub) - idle} KiB")
+    assert rss_kib(hub) - idle <= MAX_GROWTH_KIB
+    assert (hub.folder / "log").read_text().count("more names than are kept here") <= 5
 
 
 def test_messages_of_the_largest_size(broker: Mosquitto, hub: DaemonProcess) -> None:

@@ -14,6 +14,7 @@ from timesyncd.fleet.headline import FleetReading
 from timesyncd.fleet.node_clock import NodeClock
 from timesyncd.fleet.overview import overview
 from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.messages.cost import DaemonCost
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
@@ -154,6 +155,12 @@ class FakeView:
         self.notes.append(note)
         self.taken.add(note)
         return note
+
+    def cost(self) -> DaemonCost | None:
+        return DaemonCost(
+            node="trainer-01", as_of_realtime_ns=1, cpu_ns=1, cpu_share=0.01, window_ns=60, memory_bytes=1, cpu_budget_share=None,
+            memory_budget_bytes=None, poll_factor=1,
+        )  # fmt: skip
 
     def config(self) -> str:
         return '{"node":{"name":"trainer-01"}}'

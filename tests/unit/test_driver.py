@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from samples import nth
 
 from timesyncd.clocks import SystemClocks
-from timesyncd.driver import PollReport, Runner, backoff_s
+from timesyncd.driver import PollReport, Runner, Traffic, backoff_s, current_traffic
 from timesyncd.errors import Malformed, Unreachable
 from timesyncd.sample import NoSample, Reading
 
@@ -138,3 +138,29 @@ async def test_a_driver_with_a_requested_poll_is_polled_before_its_time_but_not_
         calling.cancel()
 
     assert polled == 3
+
+
+async def test_a_runner_counts_its_polls_and_their_packets_alone() -> None:
+    """Of two sources in one event loop each has its own traffic."""
+
+    class Talking(Scripted):
+        size = 0
+
+        async def poll(self) -> Sequence[Reading]:
+            current_traffic().sent(self.size)
+            current_traffic().received(2 * self.size)
+            return [nth(0)]
+
+    async def polled(name: str, size: int) -> Runner:
+        driver = Talking(name, [], Path())
+        driver.size = size
+        runner = Runner(name, driver, SystemClocks(), lambda _: None)
+        async with aclosing(runner.samples()) as samples:
+            for _ in range(3):
+                await anext(samples)
+        return runner
+
+    one, other = await asyncio.gather(asyncio.create_task(polled("a", 10)), asyncio.create_task(polled("b", 100)))
+
+    assert (one.polls, one.traffic) == (3, Traffic(3, 3, 30, 60))
+    assert (other.polls, other.traffic) == (3, Traffic(3, 3, 300, 600))

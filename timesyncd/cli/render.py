@@ -19,6 +19,7 @@ from rich.text import Text
 from timesyncd.bound import Bound, Reason, growth_ns
 from timesyncd.cli.budget import current_bound_lines, forecast_text, knows_own_utc, node_forecast
 from timesyncd.cli.render_job import agreement, job_line, percent
+from timesyncd.messages.cost import DaemonCost
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import OK, BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
 from timesyncd.messages.overview import Overview
@@ -47,6 +48,7 @@ class DaemonReplies:
     jobs: list[JobState]
     findings: list[FindingMessage]
     overview: Overview | None = None
+    cost: DaemonCost | None = None
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> DaemonReplies:
@@ -59,6 +61,7 @@ class DaemonReplies:
             [JobState.model_validate(each) for each in answer["jobs"]],
             [finding for finding in findings if finding.until_realtime_ns is None],
             Overview.model_validate(answer["overview"]) if "overview" in answer else None,
+            DaemonCost.model_validate(answer["cost"]) if answer.get("cost") is not None else None,
         )
 
 
@@ -76,7 +79,18 @@ def screen(answer: dict[str, Any]) -> list[RenderableType]:
         *titled_section("grandmasters", [grandmaster_row(each) for each in grandmasters]),
         *titled_section("jobs", [job_row(job) for job in replies.jobs]),
         *findings_section([finding_row(finding, replies.node) for finding in findings]),
+        *([plain_text(cost_text(replies.cost), "dim")] if replies.cost is not None else []),
     ]
+
+
+def cost_text(cost: DaemonCost) -> str:
+    """What the daemon costs its node, in one line."""
+    cpu = "CPU not measured yet" if cost.cpu_share is None else f"{cost.cpu_share:.1%} of a core"
+    memory = "" if cost.memory_bytes is None else f", {cost.memory_bytes / 1_048_576:.0f} MiB"
+    rates = [(each.source, each.polls_per_s) for each in cost.sources if each.polls_per_s]
+    polled = ", ".join(f"{source} {rate:.1f}" for source, rate in sorted(rates, key=lambda each: -each[1])[:3])
+    spread = f"; polls {cost.poll_factor} times less often than configured" if cost.poll_factor > 1 else ""
+    return f"this daemon: {cpu}{memory}{f'; polls a second: {polled}' if polled else ''}{spread}"
 
 
 def worst_first(node: NodeState) -> tuple[int, int, str]:

@@ -61,7 +61,15 @@ def fetch_all(url: str) -> dict[str, Any]:
     """
     lists = ("nodes", "grandmasters", "jobs", "findings")
     single = {"node": fetch_part(url, "node"), "overview": fetch_part(url, "fleet/overview")}
-    return single | {name: list(_items(url, name)) for name in lists}
+    return single | {name: list(_items(url, name)) for name in lists} | {"cost": _cost(url)}
+
+
+def _cost(url: str) -> Any:
+    """What the daemon costs; None: it is of a version that does not measure it."""
+    try:
+        return fetch_part(url, "cost")
+    except TimesyncdError:
+        return None
 
 
 def _items(url: str, name: str) -> Iterator[Any]:

@@ -324,12 +324,15 @@ class LimitsSettings(Section):
     `[limits]`: the operator's limits. Without a limit a value is reported and not judged.
 
     No two clocks of the fleet, or of a job, may differ by more than the alignments; no node's main bound may be wider
-    than `node_bound_ns`.
+    than `node_bound_ns`. The daemon itself may use so much of one core, over a minute, and so much memory: beyond the first it
+    polls less often.
     """
 
     fleet_alignment_ns: Limit | None = None
     job_alignment_ns: Limit | None = None
     node_bound_ns: Limit | None = None
+    daemon_cpu_percent: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    daemon_memory_mib: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
 
 
 class JobSettings(Section):

@@ -13,26 +13,27 @@ import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import cache
-from pathlib import Path
 
 from pydantic import ValidationError
 
 from timesyncd.bound import ErrorBound, published
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, RawReading, SystemClocks, boot_id, time_namespace
-from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings, read_file
+from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings
 from timesyncd.daemon.hub_history import HubHistory, fleet_values, job_series
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.integrations import Integrations, open_clockbound
 from timesyncd.daemon.job_socket import JobSocket
+from timesyncd.daemon.leap_table import LeapTableReader
 from timesyncd.daemon.memory import HeapTrimmer
 from timesyncd.daemon.node_state import NodeView
+from timesyncd.daemon.own_cost import OwnCost
 from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.daemon.runtime_folder import RuntimeFolder
 from timesyncd.daemon.web_view import WebView
 from timesyncd.driver import AlarmSource, Runner, build_driver
 from timesyncd.drivers.kernel import system_clock_frequency_ppb
-from timesyncd.errors import ConfigError, Malformed, StoreError
+from timesyncd.errors import ConfigError, StoreError
 from timesyncd.findings.followers import identities
 from timesyncd.findings.node import (
     agreement_conditions,
@@ -54,7 +55,6 @@ from timesyncd.messages.node import GrandmasterState, RepeatedState
 from timesyncd.messages.notes import OperatorNote
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.grandmaster import GrandmasterAssessment, GrandmasterMemory, StoredLock
-from timesyncd.model.leap import LeapTable, parse_leap_seconds
 from timesyncd.model.observation import Observation
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistoryConfirmer, HistorySender
@@ -85,9 +85,6 @@ TICK_S = 1.0
 
 NS_PER_DAY = 86_400 * NS_PER_S
 
-#: As tzdata installs it.
-LEAP_SECONDS_LIST = Path("/usr/share/zoneinfo/leap-seconds.list")
-
 #: CLOCK_BOOTTIME - CLOCK_MONOTONIC moves by a suspend alone; reading the two takes far less.
 SHORTEST_SUSPEND_NS = NS_PER_S // 100
 
@@ -114,7 +111,7 @@ class Daemon:
         self._storms: dict[str, int] = {}
         self._store_damage: list[str] = []
         self._heap = HeapTrimmer()
-        self._leap_table_read_ns: int | None = None
+        self._leap_table = LeapTableReader()
         self._hub_history = HubHistory()
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -159,6 +156,10 @@ class Daemon:
         )
         await self._open_mqtt(incarnation)
         events = CloudEvents(name, incarnation)
+        runners = [*self._sources, *self._grandmaster_runners.values()]
+        self._parts.cost = OwnCost(config, runners, self._clocks)
+        if self._parts.mqtt is not None:
+            self._parts.cost.broker = self._parts.mqtt.traffic
         self._publisher = Publisher(config, self._view, self._hub_service, self._parts, self._clocks, events)
         self._web_view = WebView(config, self._view, self._hub_service, self._publisher, self._parts, self._clocks)
         self._integrations = Integrations(config, self._publisher, self._hub_service, self._web_view, self._clocks)
@@ -405,6 +406,7 @@ class Daemon:
             self._restore_runtime_files()
             self._report_store_damage()
             self._heap.tick(self._clocks.boottime_ns())
+            self._report_cost()
             self._read_leap_table()
             if self._clockbound is not None and self._written_bound is not None:
                 # Its clients' ages stand still in a suspend; only a write makes up for that.
@@ -442,13 +444,12 @@ class Daemon:
         store.put_rollups(self._hub_history.ended(now.realtime_ns))
 
     def _read_leap_table(self) -> None:
-        """Once a day: an update of tzdata may bring the next leap second."""
-        now_ns = self._clocks.boottime_ns()
-        if self._leap_table_read_ns is not None and now_ns - self._leap_table_read_ns < NS_PER_DAY:
-            return
-        self._leap_table_read_ns = now_ns
-        table = leap_table_of(LEAP_SECONDS_LIST)
-        self._ensemble.leaps.table = self._publisher.leap_table = table
+        self._leap_table.tick(self._clocks.boottime_ns())
+        self._ensemble.leaps.table = self._publisher.leap_table = self._leap_table.table
+
+    def _report_cost(self) -> None:
+        evidence = self._parts.cost.tick() if self._parts.cost is not None else None
+        self._publisher.set_condition("daemon-over-budget", self._config.node.name, evidence)
 
     def _restore_runtime_files(self) -> None:
         """Readers that start later find the segments and the job link again."""
@@ -515,9 +516,9 @@ class Daemon:
                 if self._parts.history is not None:
                     self._parts.history.confirmed(message)
             case _:
-                self._publisher.receive(message, received_ns, live, received.payload)
-        if isinstance(message, GrandmasterState) and message.node != self._config.node.name:
-            self._apply_grandmaster_state(message, Moment.read(self._clocks).at_boottime(received_ns))
+                is_kept = self._publisher.receive(message, received_ns, live, received.payload)
+                if is_kept and isinstance(message, GrandmasterState) and message.node != self._config.node.name:
+                    self._apply_grandmaster_state(message, Moment.read(self._clocks).at_boottime(received_ns))
 
     def _store_problem(self, problem: str | None) -> None:
         log.info("store: %s", problem or "writes again")
@@ -535,17 +536,6 @@ class Daemon:
         if self._parts.mqtt is not None:
             for stored in self._confirmer.due(self._clocks.boottime_ns()):
                 self._parts.mqtt.publish(stored)
-
-
-def leap_table_of(path: Path) -> LeapTable | None:
-    """The leap seconds that this file has; None, with a log line unless it does not exist, where it cannot be used."""
-    try:
-        return parse_leap_seconds(read_file(path).decode())
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError, Malformed) as error:
-        log.warning("%s: %s; leap seconds are judged by their dates alone", path, error)
-        return None
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:

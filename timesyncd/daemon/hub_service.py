@@ -10,10 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
+from timesyncd.daemon.refused_names import Refused
 from timesyncd.findings.catalogue import Judgement
 from timesyncd.findings.fleet import FLEET, FleetFindings, Key
 from timesyncd.findings.followers import Follower, Followers
 from timesyncd.fleet import ownership
+from timesyncd.fleet.admission import Admission
 from timesyncd.fleet.node_clock import AgedStatus, aged_statuses, bounded_ns
 from timesyncd.fleet.ownership import Ownership, share_key
 from timesyncd.fleet.registry import FleetOverview
@@ -37,6 +39,19 @@ JUDGED_EVERY_NS = 2 * NS_PER_S
 
 #: A node that is not in hub.nodes has left the fleet after so long without a state.
 EXPIRES_AFTER_NS = 3_600 * NS_PER_S
+
+#: The nodes that a hub keeps, besides those of hub.nodes: a client that may write every topic can invent names. Where hubs
+#: share the fleet, each also keeps the others' states, undecoded.
+MAX_NODES, MAX_BYTES = 25_000, 176 * 1_048_576
+MAX_SHARED_NODES, MAX_SHARED_BYTES = 150_000, 512 * 1_048_576
+
+#: Retained states of jobs that this hub clears if they have ended; the others expire at the broker within an hour.
+MAX_TO_CLEAR = 10_000
+
+#: What a node takes: 3.8 kB with a state of 0.8 kB, 8.2 with 2.8, 92 with 42. Its histories take another kilobyte later.
+_NODE_BYTES, _NODE_BYTES_A_BYTE = 3_584, 2.2
+#: One of another share.
+_OTHER_BYTES = 700
 
 
 class HubService:
@@ -68,6 +83,9 @@ class HubService:
         self._started = started
         self._primary = Primary(node)
         self._followers = Followers()
+        is_shared = self._sharing is not None
+        most = (MAX_SHARED_NODES, MAX_SHARED_BYTES) if is_shared else (MAX_NODES, MAX_BYTES)
+        self.admission = Admission(*most, protected=(node, *(settings.nodes if settings is not None else ())))
         self._findings = FleetFindings(settings.nodes if settings is not None else (), node)
         if self._sharing is not None:
             self._findings.owns = lambda node: self._ownership.owns(self.hub.fleet.key(node))
@@ -76,6 +94,7 @@ class HubService:
         self._published: tuple[tuple[bool, bool], int] | None = None
         self._clear_from_ns: dict[str, int] = {}
         self._refusal_logged_ns: int | None = None
+        self._hubs_refused = Refused(0, None)
 
     def wants(self, channel: str, subject: str, payload: bytes) -> bool:
         """Whether this hub has to decode a message: where hubs share the fleet, those of its share alone."""
@@ -83,6 +102,8 @@ class HubService:
 
     def accept_other(self, node: str, json: bytes, received_boottime_ns: int, live: bool) -> None:
         """The state of a node of another hub's share, undecoded."""
+        if not self._admits(node, _OTHER_BYTES + len(json), live, received_boottime_ns):
+            return
         if self.hub.fleet.accept_other(node, json, received_boottime_ns, live):
             self._forget_node(node)
 
@@ -90,13 +111,31 @@ class HubService:
         self._followers.remove(node)
         self._findings.forget(node)
 
-    def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool, json: bytes | None = None) -> None:
-        """`live` False: a broker's retained copy. `json`: the state as it was received."""
+    def _admits(self, node: str, size: int, live: bool, received_boottime_ns: int) -> bool:
+        """Whether the node is kept; others may give way to it."""
+        decision = self.admission.admit(node, size, live, received_boottime_ns)
+        for gone in decision.given_way:
+            self.hub.fleet.drop(gone)
+            self._forget_node(gone)
+        return decision.admitted
+
+    def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool, json: bytes | None = None) -> bool:
+        """
+        `live` False: a broker's retained copy. `json`: the state as it was received. Returns False where the hub has no room for
+        the node, and ignores its state.
+        """
+        json = json or state.model_dump_json().encode()
         if self._sharing is not None and not self._ownership.owns(share_key(state.topology, state.node)):
-            self.accept_other(state.node, json or state.model_dump_json().encode(), received_boottime_ns, live)
-            return
-        if not self.hub.accept_node(state, received_boottime_ns, live, json):
-            return
+            self.accept_other(state.node, json, received_boottime_ns, live)
+            return True
+        size = _NODE_BYTES + int(_NODE_BYTES_A_BYTE * len(json))
+        if not self._admits(state.node, size, live, received_boottime_ns):
+            return False
+        if self.hub.accept_node(state, received_boottime_ns, live, json):
+            self._judge_later(state, received_boottime_ns, live)
+        return True
+
+    def _judge_later(self, state: NodeState, received_boottime_ns: int, live: bool) -> None:
         if not live:
             self._findings.add_last_known(state)
         else:
@@ -109,6 +148,7 @@ class HubService:
         if state.node not in self._followers or state.node not in self._findings:
             return False
         if self.hub.fleet.accept_repeated(state, received_boottime_ns, json):
+            self.admission.repeat(state.node, received_boottime_ns)
             self._findings.repeat(state, received_boottime_ns)
             self._followers.repeat(state, received_boottime_ns)
             return True
@@ -133,9 +173,19 @@ class HubService:
         else:
             self.accept_marks(message, received_boottime_ns)
 
-    def accept_hub(self, state: HubState, received_boottime_ns: int, live: bool) -> None:
-        self._primary.accept(state, received_boottime_ns, live)
+    def accept_hub(self, state: HubState, received_boottime_ns: int, live: bool) -> bool:
+        """False: there are too many hubs, and this new one is ignored."""
+        if not self._primary.accept(state, received_boottime_ns, live):
+            self._hubs_refused = Refused(self._hubs_refused.total + 1, state.node)
+            return False
         self._ownership.accept(state, received_boottime_ns, live)
+        return True
+
+    @property
+    def refused(self) -> dict[str, Refused]:
+        """By kind, the messages and names for which this hub had no room."""
+        nodes = self.admission
+        return {"nodes": Refused(nodes.refused + nodes.dropped, nodes.last_refused), "hubs": self._hubs_refused}
 
     def accept_share(self, share: FleetShare, received_boottime_ns: int) -> None:
         if self._sharing is not None:
@@ -152,7 +202,7 @@ class HubService:
         """
         self.hub.adopt(state)
         if not live:
-            if self.is_hub:
+            if self.is_hub and len(self._clear_from_ns) < MAX_TO_CLEAR:
                 self._clear_from_ns[state.job_id] = now.boottime_ns + JOB_ENDS_AFTER_NS
             return False
         if self._sharing is None:
@@ -252,6 +302,7 @@ class HubService:
             self._judged = self._findings.judge(grandmasters, now.boottime_ns, now.realtime_ns) | of_jobs
             for node in self.hub.fleet.forget_silent(now.boottime_ns, EXPIRES_AFTER_NS):
                 self._followers.remove(node)
+                self.admission.remove(node)
         if self._sharing is not None:
             return {key: judgement for key, judgement in self._judged.items() if self.publishes_finding(key)}
         return self._judged if self.is_primary else {}

@@ -6,6 +6,7 @@ Another C library is left as it is.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,14 @@ class HeapTrimmer:
                 self._trimmed_pages = _resident_pages()
         except OSError:  # no file descriptor is left: the next check is soon enough
             return
+
+
+def resident_bytes() -> int | None:
+    """This process's memory; None where it cannot be read now."""
+    try:
+        return _resident_pages() * resource.getpagesize()
+    except OSError:
+        return None
 
 
 def _resident_pages() -> int:

@@ -14,6 +14,8 @@ from timesyncd.config import Config
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.node_state import NodeView
+from timesyncd.daemon.own_cost import OwnCost
+from timesyncd.daemon.refused_names import Refused, RefusedNames
 from timesyncd.daemon.remote_state import RemoteStates, last_known
 from timesyncd.feed import Feed
 from timesyncd.findings.catalogue import Findings, Judgement, finding_message
@@ -69,6 +71,7 @@ class Parts:
     store: Store | None = None
     alarms: TrapReceiver | None = None
     store_failure: str | None = None
+    cost: OwnCost | None = None
 
     @property
     def store_problem(self) -> str | None:
@@ -134,10 +137,13 @@ class Publisher:
         self._published_digest: tuple[object, ...] | None = None
         self._published_grandmasters: dict[str, tuple[object, ...]] = {}
         self._broker_seen_ns = clocks.boottime_ns()
+        self._refused_names = RefusedNames()
 
     def tick(self) -> None:
         """Publish what is due now. To be called every second, and when the status may have changed."""
         now = Moment.read(self._clocks)
+        refused = self._refused_names.evidence(self.refused_names, now.boottime_ns)
+        self.set_condition("broker-names-refused", self._config.node.name, refused)
         digest, grandmasters = self._view.clock(now).digest, self._view.grandmaster_digests
         interval_over = now.boottime_ns - self._published_ns >= self._config.state_every_ns
         due = interval_over or digest != self._published_digest
@@ -168,6 +174,11 @@ class Publisher:
         for event in self._changed_states(snapshot, now):
             self.publish_event(event, now.realtime_ns)
         self._hub_service.accept_node(node, now.boottime_ns, live=True)
+
+    @property
+    def refused_names(self) -> dict[str, Refused]:
+        """By kind, what the broker delivered and this daemon has no room for."""
+        return self._hub_service.refused | self.remote.refused
 
     def _changed_states(self, snapshot: RemoteSnapshot, now: Moment) -> list[CloudEvent]:
         """Of the node, and of the grandmasters whose findings this daemon publishes."""
@@ -230,18 +241,23 @@ class Publisher:
         elif self.events.has_subscribers:
             self.events.publish(StreamEvent("node", NodeState.model_validate_json(json)))
 
-    def receive(self, message: Message, boottime_ns: int, live: bool, json: bytes | None = None) -> None:
-        """Another daemon published this, as `json`: pass it to the viewers, and a job's state to its ranks here."""
+    def receive(self, message: Message, boottime_ns: int, live: bool, json: bytes = b"") -> bool:
+        """
+        Another daemon published this, as `json`: pass it to the viewers, and a job's state to its ranks here. False: there is no
+        room for another node, grandmaster or hub, so the message counts for nothing.
+        """
         match message:
+            case NodeState() if not self._hub_service.accept_node(message, boottime_ns, live, json):
+                return False
             case NodeState():
-                self._hub_service.accept_node(message, boottime_ns, live, json)
                 self.events.publish(StreamEvent("node", message if live else last_known(message)))
+            case GrandmasterState() if not self.remote.update(message, boottime_ns, len(json)):
+                return False
             case GrandmasterState():
-                self.remote.update(message, boottime_ns)
                 if message.name not in self._inputs:  # viewers get this daemon's own poll of a grandmaster
                     self.events.publish(StreamEvent("grandmaster", message))
             case JobState() if self._hub_service.accept_job(message, Moment.read(self._clocks), live):
-                self.remote.update(message, boottime_ns)
+                self.remote.update(message, boottime_ns, len(json))
                 self._publish_to_ranks(message)
                 self.events.publish(StreamEvent("job", message))
             case OperatorNote() if live and message.node != self._config.node.name:
@@ -250,10 +266,11 @@ class Publisher:
                 self._hub_service.accept_request(message, boottime_ns)
             case FleetShare() if live:
                 self._hub_service.accept_share(message, boottime_ns)
-            case HubState():
-                self._hub_service.accept_hub(message, boottime_ns, live)
-                if live:
-                    self.events.publish(StreamEvent("hub", message))
+            case HubState() if not self._hub_service.accept_hub(message, boottime_ns, live):
+                return False
+            case HubState() if live:
+                self.events.publish(StreamEvent("hub", message))
+        return True
 
     def write_note(self, request: NoteRequest, author: str) -> OperatorNote | str:
         """Store and publish an operator's note. A text: the finding that it is about is not active."""

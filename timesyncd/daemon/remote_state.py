@@ -4,13 +4,14 @@ What other daemons published of nodes, grandmasters and jobs, aged since it was 
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from timesyncd.bound import Bound, ClockStatus, Reason, status_at, unbounded
 from timesyncd.clocks import NS_PER_S, Moment
+from timesyncd.daemon.refused_names import Refused
 from timesyncd.ipc.wire_types import MAX_AGE_NS, CodedReason
 from timesyncd.messages.jobs import JobState
-from timesyncd.messages.node import GrandmasterState, Message, NodeState, SourceState, StateReason, status_name
+from timesyncd.messages.node import GrandmasterState, NodeState, SourceState, StateReason, status_name
 from timesyncd.model.grandmaster import GrandmasterVerdict, MessageReceipt, ReportedTime
 
 #: A job without a state for so long has ended.
@@ -18,6 +19,11 @@ JOB_EXPIRES_NS = 60 * NS_PER_S
 
 #: A grandmaster without a state for so long is polled by no daemon any more.
 GRANDMASTER_EXPIRES_NS = 3_600 * NS_PER_S
+
+#: So many are kept, and so many bytes of them as received: a client that may write every topic can invent names. What is
+#: known gives way to nothing, since a verdict on a grandmaster that was dropped would make bounds too small.
+MAX_GRANDMASTERS, MAX_GRANDMASTER_BYTES = 256, 8 * 1_048_576
+MAX_JOBS, MAX_JOB_BYTES = 4_096, 32 * 1_048_576
 
 #: A grandmaster's error or growth (ns, ppb) above this is implausible; added to the node's own it would not fit the
 #: segment.
@@ -28,6 +34,7 @@ LAST_KNOWN: CodedReason[str] = CodedReason(
 )
 
 Aging = TypeVar("Aging", NodeState, GrandmasterState)
+State = TypeVar("State", GrandmasterState, JobState)
 
 
 def grandmaster_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerdict | None:
@@ -57,30 +64,73 @@ def _reason(code: str) -> Reason:
     return Reason.of_code(code, Reason.GRANDMASTER_STATE_UNKNOWN)
 
 
+class _Kept(NamedTuple, Generic[State]):
+    state: State
+    received_ns: int
+    bytes: int
+
+
+class _BoundedStates(Generic[State]):
+    """The newest states by name. `refused` counts those for which there was no room, `last_refused` is the newest of them."""
+
+    def __init__(self, most: int, most_bytes: int, expires_ns: int) -> None:
+        self.refused = 0
+        self.last_refused: str | None = None
+        self._most = most
+        self._most_bytes = most_bytes
+        self._expires_ns = expires_ns
+        self._kept: dict[str, _Kept[State]] = {}
+        self._bytes = 0
+
+    def put(self, name: str, state: State, received_ns: int, size: int) -> bool:
+        """Whether there is room."""
+        known = self._kept.get(name)
+        more = size - (known.bytes if known is not None else 0)
+        if (known is None and len(self._kept) >= self._most) or self._bytes + more > self._most_bytes:
+            self.refused += 1
+            self.last_refused = name
+            return False
+        self._kept[name] = _Kept(state, received_ns, size)
+        self._bytes += more
+        return True
+
+    def current(self, now_ns: int) -> list[_Kept[State]]:
+        """Those that have not expired."""
+        self._kept = {name: kept for name, kept in self._kept.items() if now_ns - kept.received_ns < self._expires_ns}
+        self._bytes = sum(kept.bytes for kept in self._kept.values())
+        return list(self._kept.values())
+
+
 class RemoteStates:
     """What other daemons published of grandmasters and jobs, aged since it came."""
 
     def __init__(self) -> None:
-        self._grandmasters: dict[str, tuple[GrandmasterState, int]] = {}
-        self._jobs: dict[str, tuple[JobState, int]] = {}
+        self._grandmasters: _BoundedStates[GrandmasterState] = _BoundedStates(
+            MAX_GRANDMASTERS, MAX_GRANDMASTER_BYTES, GRANDMASTER_EXPIRES_NS
+        )
+        self._jobs: _BoundedStates[JobState] = _BoundedStates(MAX_JOBS, MAX_JOB_BYTES, JOB_EXPIRES_NS)
 
-    def update(self, message: Message, boottime_ns: int) -> None:
-        match message:
-            case GrandmasterState():
-                self._grandmasters[message.name] = (message, boottime_ns)
-            case JobState():
-                self._jobs[message.job_id] = (message, boottime_ns)
+    def update(self, message: GrandmasterState | JobState, boottime_ns: int, size: int = 0) -> bool:
+        """A message of `size` bytes. False: there is no room for another grandmaster or job, and it is ignored."""
+        if isinstance(message, JobState):
+            return self._jobs.put(message.job_id, message, boottime_ns, size)
+        return self._grandmasters.put(message.name, message, boottime_ns, size)
+
+    @property
+    def refused(self) -> dict[str, Refused]:
+        """By kind."""
+        grandmasters, jobs = self._grandmasters, self._jobs
+        return {
+            "grandmasters": Refused(grandmasters.refused, grandmasters.last_refused),
+            "jobs": Refused(jobs.refused, jobs.last_refused),
+        }
 
     def grandmasters(self, now: Moment) -> list[GrandmasterState]:
-        self._grandmasters = {
-            k: v for k, v in self._grandmasters.items() if now.boottime_ns - v[1] < GRANDMASTER_EXPIRES_NS
-        }
-        return [_aged(state, received_ns, now) for state, received_ns in self._grandmasters.values()]
+        return [_aged(kept.state, kept.received_ns, now) for kept in self._grandmasters.current(now.boottime_ns)]
 
     def jobs(self, now: Moment) -> list[JobState]:
         """The states of the jobs that have not expired."""
-        self._jobs = {k: v for k, v in self._jobs.items() if now.boottime_ns - v[1] < JOB_EXPIRES_NS}
-        return [state for state, _ in self._jobs.values()]
+        return [kept.state for kept in self._jobs.current(now.boottime_ns)]
 
 
 def last_known(state: NodeState, why: CodedReason[str] = LAST_KNOWN) -> NodeState:

@@ -17,6 +17,7 @@ from timesyncd.fleet.headline import FleetReading
 from timesyncd.fleet.overview import overview
 from timesyncd.jobs.lateness_matrix import lateness_matrix
 from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.messages.cost import DaemonCost
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, status_name
@@ -153,6 +154,9 @@ class WebView:
             return "this daemon has no [store], which keeps notes; write it at one that has"
         return self._publisher.write_note(request, author)
 
+    def cost(self) -> DaemonCost | None:
+        return None if self._parts.cost is None else self._parts.cost.message()
+
     def config(self) -> str:
         return self._config.model_dump_json(serialize_as_any=True)
 
@@ -182,6 +186,7 @@ class WebView:
             lag=self.lag if self._is_fleets_hub else None,
             outbox_waiting=history.window.waiting if history else None,
             store_waiting=store.waiting if store else None,
+            cost=self.cost(),
         )
 
     @property
@@ -222,6 +227,9 @@ class WebView:
             mqtt_outdated_total=mqtt.outdated if mqtt else None,
             mqtt_rejected_total=mqtt.rejected if mqtt else None,
             mqtt_failed_total=mqtt.failed if mqtt else None,
+            mqtt_names_refused_total=sum(each.total for each in self._publisher.refused_names.values())
+            if mqtt
+            else None,
             joblink_datagrams_total=job_socket.delivered if job_socket else None,
             alarms_refused_total=alarms.all_rejected.total() if alarms else None,
             joblink_rejected_total=job_socket.malformed + job_socket.rejected if job_socket else None,

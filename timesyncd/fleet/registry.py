@@ -174,6 +174,12 @@ class Fleet:
         self._clocks.pop(node, None)
         self._states.pop(node, None)
 
+    def drop(self, node: str) -> None:
+        """Remove a node, of whichever share: it gave way to others."""
+        self.forget(node)
+        self.others.remove(node)
+        self._decoded.pop(node, None)
+
     def forget_silent(self, now_ns: int, after_ns: int) -> list[str]:
         """
         Remove the nodes that did not report for `after_ns`, except expected ones; returns their names.
@@ -182,7 +188,7 @@ class Fleet:
         """
         gone = [c.node for c in self if now_ns - c.received_boottime_ns > after_ns and now_ns >= c.silent_at_ns]
         left = sorted(set(gone).difference(self._all_expected))
-        self.others.forget_silent(now_ns, after_ns)
+        others = self.others.forget_silent(now_ns, after_ns)
         self._decoded = {node: each for node, each in self._decoded.items() if each[0] is self.others.get(node)}
         for node in left:
             self.forget(node)
@@ -193,7 +199,7 @@ class Fleet:
                 for identity, invalidation in self._invalidations.items()
                 if identity in followed or now_ns - invalidation.before_ns <= after_ns
             }
-        return left
+        return left + others
 
     def invalidate_before(self, identities: Collection[str], invalidation: Invalidation) -> None:
         """

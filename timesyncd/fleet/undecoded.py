@@ -67,7 +67,9 @@ class UndecodedStates:
     def remove(self, node: str) -> UndecodedState | None:
         return self._states.pop(node, None)
 
-    def forget_silent(self, now_ns: int, after_ns: int) -> None:
+    def forget_silent(self, now_ns: int, after_ns: int) -> list[str]:
+        """Returns the names that are removed."""
         gone = [node for node, state in self if now_ns - state.received_ns > after_ns]
         for node in gone:
             del self._states[node]
+        return gone

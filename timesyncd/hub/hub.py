@@ -375,6 +375,9 @@ STATE_EVERY_NS = 2 * NS_PER_S
 #: A hub without a new state for this long is gone.
 GONE_AFTER_NS = 15 * NS_PER_S
 
+#: Other hubs that are known at once: a client that may write every topic can invent names.
+MAX_HUBS = 16
+
 #: A hub that connects first receives for this long: three states of every other hub.
 LISTEN_NS = 3 * STATE_EVERY_NS
 
@@ -393,10 +396,17 @@ class Primary:
         self._listen_until_ns = 0
         self._is_primary = False
 
-    def accept(self, state: HubState, received_boottime_ns: int, live: bool) -> None:
-        """The state of another hub. A retained copy is ignored: it may be of any age."""
-        if live and state.node != self._name:
-            self._received[state.node] = (state, received_boottime_ns)
+    def accept(self, state: HubState, received_boottime_ns: int, live: bool) -> bool:
+        """
+        The state of another hub. A retained copy is ignored: it may be of any age. False: there are too many hubs, and this new
+        one is ignored.
+        """
+        if not live or state.node == self._name:
+            return True
+        if state.node not in self._received and len(self._received) >= MAX_HUBS:
+            return False
+        self._received[state.node] = (state, received_boottime_ns)
+        return True
 
     def advance(self, now_boottime_ns: int, connected: bool = True) -> bool:
         """

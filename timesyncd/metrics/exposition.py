@@ -21,6 +21,7 @@ from timesyncd.bound import STAT_PROBABILITY, Bound, ClockStatus, status_at
 from timesyncd.build import this_build
 from timesyncd.clocks import Clocks
 from timesyncd.driver import PollReport
+from timesyncd.messages.cost import DaemonCost
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import (
     OK,
@@ -57,6 +58,7 @@ class Counters:
     mqtt_outdated_total: int | None = None
     mqtt_rejected_total: int | None = None
     mqtt_failed_total: int | None = None
+    mqtt_names_refused_total: int | None = None
     alarms_refused_total: int | None = None
     joblink_datagrams_total: int | None = None
     joblink_rejected_total: int | None = None
@@ -79,6 +81,7 @@ COUNTER_HELP = {
     "mqtt_outdated_total": "Received MQTT messages that were older than the known state.",
     "mqtt_rejected_total": "Received MQTT messages that were malformed.",
     "mqtt_failed_total": "Received MQTT messages whose processing failed unexpectedly; the log has the error.",
+    "mqtt_names_refused_total": "Messages of nodes, grandmasters, jobs and hubs without room for another name, and names dropped for others.",
     "alarms_refused_total": "Rejected traps and syslog messages: unknown sender, bad credentials, duplicates.",
     "joblink_datagrams_total": "Datagrams of ranks accepted on the job socket.",
     "joblink_rejected_total": "Rejected datagrams on the job socket: malformed, or too many jobs.",
@@ -106,6 +109,7 @@ class MetricsSnapshot:
     lag: MessageLag | None = None
     outbox_waiting: int | None = None
     store_waiting: int | None = None
+    cost: DaemonCost | None = None
 
 
 class Metrics:
@@ -150,6 +154,8 @@ def families(snapshot: MetricsSnapshot, realtime_ns: int) -> Iterator[Metric]:
     if snapshot.fleet is not None:
         yield from hub.fleet(snapshot.fleet, realtime_ns)
     yield from _services(snapshot)
+    if snapshot.cost is not None:
+        yield from _cost(snapshot.cost)
     yield from _counters(snapshot.counters)
 
 
@@ -162,6 +168,26 @@ def _services(snapshot: MetricsSnapshot) -> Iterator[Metric]:
                 [((), snapshot.store_waiting)])  # fmt: skip
     if snapshot.lag is not None:
         yield from snapshot.lag.families()
+
+
+def _cost(cost: DaemonCost) -> Iterator[Metric]:
+    """Processor time and memory are in process_*."""
+    yield gauge("poll_slowdown", "By how much polls are further apart than configured, to keep to the budget of CPU; 1: not at all.",
+                (), [((), cost.poll_factor)])  # fmt: skip
+    polls = CounterMetricFamily("timesyncd_source_polls_total", "Polls of a source or grandmaster.", labels=("source",))
+    for each in cost.sources:
+        polls.add_metric((each.source,), each.polls)
+    yield polls
+    for what, sent, received in (
+        ("packets", "packets_sent", "packets_received"),
+        ("bytes", "bytes_sent", "bytes_received"),
+    ):
+        text = f"The {what} sent to and received from a source, a grandmaster or the broker; none of HTTPS."
+        family = CounterMetricFamily(f"timesyncd_source_{what}_total", text, labels=("source", "direction"))
+        for each in cost.sources:
+            family.add_metric((each.source, "sent"), getattr(each, sent))
+            family.add_metric((each.source, "received"), getattr(each, received))
+        yield family
 
 
 def _node(node: NodeState) -> Iterator[Metric]:

@@ -13,6 +13,10 @@ from timesyncd.sample import ClockSample
 #: Where two daemons poll a grandmaster, one of them counts until its last poll is older than the other's by this.
 POLLER_LOST_NS = 60_000_000_000
 
+#: A client of the broker that may write every topic can invent grandmasters. The one that was polled longest ago goes first;
+#: a daemon takes in fewer at once (daemon/remote_state.py).
+MAX_KNOWN = 512
+
 
 @dataclass(frozen=True, slots=True)
 class PolledGrandmaster:
@@ -51,6 +55,8 @@ class PolledGrandmasters:
         known = self._known.get(name)
         if known and not _takes_over(verdict, known.verdict):
             return None
+        if known is None and len(self._known) >= MAX_KNOWN:
+            del self._known[min(self._known, key=lambda each: self._known[each].verdict.as_of_ns)]
         invalidation = _newest_invalidation(known, verdict.invalidation, boottime_ns)
         new = self._known[name] = PolledGrandmaster(frozenset(identities), verdict, invalidation)
         return VerdictTaken(new, new.identities | known.identities if known else new.identities)

@@ -23,7 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.config import MqttSettings
-from timesyncd.driver import backoff_s
+from timesyncd.driver import Traffic, backoff_s
 from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Availability, Message
 from timesyncd.mqtt.connection import PATIENCE_S, BrokerConnection, properties
@@ -95,8 +95,8 @@ class MqttLink:
     `on_message`.
 
     `publish`, `clear` and `forget` change the outbox: they neither block nor raise. Call them in the event loop's
-    thread. `failed` counts the messages for which `on_message` raised. `compares_states` and
-    `wants`: see Inbox. `discovery`: messages by topic that are published beside the availability, as often.
+    thread. `failed` counts the messages for which `on_message` raised, `traffic` the messages in both directions.
+    `compares_states` and `wants`: see Inbox. `discovery`: messages by topic that are published beside the availability, as often.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class MqttLink:
         self.connected = False
         self.published = 0
         self.failed = 0
+        self.traffic = Traffic()
         self._settings = settings
         self._node = node
         self._incarnation = incarnation
@@ -319,7 +320,9 @@ class MqttLink:
             MessageExpiryInterval=outgoing.remaining_s(self._clocks.boottime_ns()),
             ContentType=channel.content_type,
         )
-        await client.publish(topic, encode(outgoing.message), channel.qos, channel.retained, more)
+        payload = encode(outgoing.message)
+        await client.publish(topic, payload, channel.qos, channel.retained, more)
+        self.traffic.sent(len(payload))
         if (refusal := client.take_refusal()) and topic not in self._logged:
             self._logged.add(topic)
             log.warning("mqtt: the broker refuses %s from this daemon: %s", topic, refusal)
@@ -334,6 +337,7 @@ class MqttLink:
 
     def _handle(self, message: PublishPacket) -> None:
         now_ns = self._clocks.boottime_ns()
+        self.traffic.received(len(message.payload))
         received = self._inbox.receive(message.topic, message.payload, message.retained, now_ns)
         if received is None:
             return

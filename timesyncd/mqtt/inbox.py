@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -43,6 +44,13 @@ HUB_SILENT_AFTER_NS = 300 * NS_PER_S
 #: A node is forgotten after this time, so that memory is bounded by the nodes that publish.
 EXPIRE_AFTER_NS = 3_600 * NS_PER_S
 _SWEEP_EVERY_NS = 600 * NS_PER_S
+#: A client that may write every topic can invent subjects: of so many the order is known, and of so many bytes of states
+#: the last one is compared. The one without a message for longest is forgotten first; twice 25,000 nodes and their jobs fit.
+MAX_ORDERS = 60_000
+MAX_COMPARED_BYTES = 48 * 1_048_576
+
+#: The channel, the subject and the publishing node.
+_Key = tuple[str, str, str]
 
 #: The incarnation, then what orders messages within it.
 OrderKey = tuple[int, ...]
@@ -94,11 +102,22 @@ def _head_of(payload: bytes) -> tuple[RepeatedState, int] | None:
 
 
 class NewestMessages:
-    """The order of the last accepted message, by channel, subject and publishing node."""
+    """
+    The order of the last accepted message, by channel, subject and publishing node. Bounded: of a subject that was forgotten
+    any message counts as new.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_ORDERS, most_bytes: int = MAX_COMPARED_BYTES) -> None:
         self._last: dict[tuple[str, str], dict[str, _LastMessage]] = {}
+        self._by_age: OrderedDict[_Key, None] = OrderedDict()
+        self._compared: OrderedDict[_Key, int] = OrderedDict()
+        self._compared_bytes = 0
+        self._most = most
+        self._most_bytes = most_bytes
         self._connected_ns = self._swept_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._by_age)
 
     def classify(self, channel: str, subject: str, message: Message, retained: bool, now_ns: int) -> Freshness:
         """
@@ -143,7 +162,9 @@ class NewestMessages:
         same_age = (head.age_ns is None) == (before.age_ns is None)
         if not is_next or not same_age or payload[rest_at:] != former[former_at:]:
             return None
-        last.order, last.received_ns, last.live_state = order, now_ns, _LiveState(payload, head, rest_at)
+        last.order, last.received_ns = order, now_ns
+        self._by_age.move_to_end((channel, node, node))
+        self._compare((channel, node, node), last, _LiveState(payload, head, rest_at))
         return head
 
     def keep(self, channel: str, state: NodeState, payload: bytes) -> None:
@@ -151,11 +172,30 @@ class NewestMessages:
         last, begin = self._last.get((channel, state.node), {}).get(state.node), _head_of(payload)
         # The head counts only where JSON's last word on these keys is the head's.
         if last is not None and begin is not None and begin[0] == RepeatedState.of(state):
-            last.live_state = _LiveState(payload, *begin)
+            self._compare((channel, state.node, state.node), last, _LiveState(payload, *begin))
+
+    def _compare(self, key: _Key, last: _LastMessage, state: _LiveState) -> None:
+        """From now on with this state; where that takes too much memory, those of the oldest are decoded instead."""
+        last.live_state = state
+        self._compared_bytes += len(state.payload) - self._compared.pop(key, 0)
+        self._compared[key] = len(state.payload)
+        while self._compared_bytes > self._most_bytes:
+            (channel, subject, node), size = self._compared.popitem(last=False)
+            self._compared_bytes -= size
+            self._last[channel, subject][node].live_state = None
 
     def forget(self, channel: str, subject: str) -> None:
         """Forgets a subject that was cleared: its next message starts a new order."""
-        self._last.pop((channel, subject), None)
+        for node in list(self._last.get((channel, subject), ())):
+            self._remove((channel, subject, node))
+
+    def _remove(self, key: _Key) -> None:
+        channel, subject, node = key
+        by_node = self._last[channel, subject]
+        del by_node[node], self._by_age[key]
+        self._compared_bytes -= self._compared.pop(key, 0)
+        if not by_node:
+            del self._last[channel, subject]
 
     def connected(self, now_ns: int) -> None:
         """Silence counts from here: without a connection no message could arrive."""
@@ -174,7 +214,13 @@ class NewestMessages:
             freshness = Freshness.OUTDATED
             last.received_ns = message.received_ns
         if freshness is not Freshness.OUTDATED:
+            # It is compared with the next one when it is decoded.
+            self._compared_bytes -= self._compared.pop((*key, node), 0)
             by_node[node] = message
+        self._by_age[*key, node] = None
+        self._by_age.move_to_end((*key, node))
+        if len(self._by_age) > self._most:
+            self._remove(next(iter(self._by_age)))
         return freshness
 
     def _sweep(self, now_ns: int) -> None:
@@ -182,11 +228,10 @@ class NewestMessages:
         if now_ns - self._swept_ns < _SWEEP_EVERY_NS:
             return
         self._swept_ns = now_ns
-        for key, by_node in list(self._last.items()):
-            for node in [node for node, last in by_node.items() if now_ns - last.received_ns >= EXPIRE_AFTER_NS]:
-                del by_node[node]
-            if not by_node:
-                del self._last[key]
+        for key in list(self._by_age):
+            channel, subject, node = key
+            if now_ns - self._last[channel, subject][node].received_ns >= EXPIRE_AFTER_NS:
+                self._remove(key)
 
 
 class OtherState(NamedTuple):

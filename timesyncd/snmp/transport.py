@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from timesyncd.clocks import Clocks
+from timesyncd.driver import Traffic, current_traffic
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import ber, messages, security
 from timesyncd.snmp.messages import INT32_MAX, INT32_MIN, Pdu, PduType, decode_pdu, encode_request
@@ -65,6 +66,7 @@ class Outcome(NamedTuple):
 class _PendingRequest:
     address: Address
     response: asyncio.Future[bytes]
+    traffic: Traffic
     stray: str = ""
     late: bool = False
 
@@ -110,11 +112,12 @@ class SharedSocket:
 
     async def exchange(self, address: Address, number: int, datagram: bytes, timeout_s: float, tries: int) -> Outcome:
         """Send the request until a response with its number arrives from its address. Raises Unreachable if sending fails."""
-        pending = _PendingRequest(address, self._loop.create_future())
+        pending = _PendingRequest(address, self._loop.create_future(), current_traffic())
         self._pending[number] = pending
         try:
             for _ in range(tries):
                 self._send(datagram, address)
+                pending.traffic.sent(len(datagram))
                 await asyncio.wait((pending.response,), timeout=timeout_s)
                 if pending.response.done():
                     return Outcome(pending.response.result())
@@ -156,6 +159,7 @@ class SharedSocket:
         elif pending.address[:2] != address[:2]:
             pending.stray = f"the response arrived from another address, {address[0]}:{address[1]}"
         elif not pending.response.done():
+            pending.traffic.received(len(datagram))
             pending.response.set_result(datagram)
 
     def _dispatch_late(self, number: int, datagram: bytes, address: Address) -> None:

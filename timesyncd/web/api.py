@@ -20,6 +20,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.messages.cost import DaemonCost
 from timesyncd.messages.fleet import NODE_PATH, AlignmentState, CloudEvent, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState
@@ -174,6 +175,15 @@ def _matches(finding: FindingMessage, query: FindingsQuery) -> bool:
     )
 
 
+async def cost(request: web.Request, _query: Query) -> web.Response:
+    found = request.app[VIEW].cost()
+    return (
+        error_response(404, "this daemon does not measure its cost")
+        if found is None
+        else message_response(request, found)
+    )
+
+
 async def config(request: web.Request, _query: Query) -> web.Response:
     return json_response(request, request.app[VIEW].config().encode())
 
@@ -253,6 +263,14 @@ ROUTES = (
         findings,
         DocumentList(FindingMessage),
         FindingsQuery,
+    ),
+    Route(
+        "/api/v1/cost",
+        "What this daemon costs its node: CPU, memory, and polls, packets and bytes by source.",
+        "reader",
+        cost,
+        Document(DaemonCost),
+        errors=(404,),
     ),
     Route(
         "/api/v1/config",

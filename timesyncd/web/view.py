@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from timesyncd.feed import Feed
 from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.messages.cost import DaemonCost
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
@@ -123,6 +124,9 @@ class View(Protocol):
 
     def write_note(self, request: NoteRequest, author: str) -> OperatorNote | str:
         """Store and publish what `author` wrote; a text: why it is refused. The one method with an effect."""
+
+    def cost(self) -> DaemonCost | None:
+        """What this daemon costs its node; None: it is not known."""
 
     def config(self) -> str:
         """The effective configuration in JSON, with the location of each secret in place of its value."""

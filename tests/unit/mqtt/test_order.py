@@ -201,3 +201,31 @@ def test_a_silent_sender_is_forgotten() -> None:
 
     assert {subject for _, subject in newest._last} == {"n7", "n1"}
     assert not accepted(newest, node_state("n7", sequence=1), now_ns=EXPIRE_AFTER_NS)
+
+
+def test_the_oldest_subjects_give_way_and_their_next_message_counts() -> None:
+    """A client that may write every topic invents subjects without end; a node that reports stays in order."""
+    newest = NewestMessages(most=3)
+    for number in range(100):
+        assert accepted(newest, node_state("n1", sequence=number + 1))
+        assert accepted(newest, node_state(f"x{number}"))
+
+    assert len(newest) == 3
+    assert not accepted(newest, node_state("n1", sequence=100))
+    assert accepted(newest, node_state("x0"))
+
+
+def test_states_to_compare_are_bounded_in_bytes() -> None:
+    """Beyond that the oldest states are decoded again; their order stays."""
+    newest = NewestMessages(most_bytes=2_000)
+    payloads = [node_state(f"n{number}").model_dump_json().encode() for number in range(4)]
+    for number, payload in enumerate(payloads):
+        accepted(newest, node_state(f"n{number}"))
+        newest.keep("channel", node_state(f"n{number}"), payload)
+    later = [payload.replace(b'"sequence":1', b'"sequence":2') for payload in payloads]
+
+    compared = [newest.repeated("channel", f"n{number}", each, 1) is not None for number, each in enumerate(later)]
+    assert compared == [False, False, True, True]
+    assert not accepted(newest, node_state("n0"))
+    newest.forget("channel", "n3")
+    assert (len(newest), accepted(newest, node_state("n3"))) == (3, True)
