@@ -173,10 +173,11 @@ dist: matrix-packages .venv/dev
 	@$(BIN)/python -m pip install --quiet --group dist
 	@$(BIN)/python deploy/dist.py
 
-# What deploys timesyncd, on real parts (tests/deploy): Debian's Slurm as docs/install-slurm.md installs it; root.
+# What deploys timesyncd (tests/deploy): Debian's Slurm as docs/install-slurm.md installs it, and the manifests of Kubernetes; root.
 SLURM_PACKAGES = munge slurm-client slurmctld slurmd
 deploy-test: .venv/dev
 	@sh tests/packages.sh $(SLURM_PACKAGES)
+	@$(BIN)/python -m pip install --quiet --group deploy
 	$(BIN)/pytest tests/deploy $(PYTEST)
 
 # What `make dist` built: installed, upgraded, removed and purged in a root of each Debian release.

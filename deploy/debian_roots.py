@@ -134,6 +134,26 @@ def made(cache: Path, names: Collection[str] | None = None) -> list[Chroot]:
     return found
 
 
+def unpacked(cache: Path, suite: str, package: str) -> Path:
+    """The folder with the files of the suite's newest package, which is not installed. Raises NeedNotMet."""
+    cache.mkdir(parents=True, exist_ok=True)
+    mirror = mirror_of(run("apt-get", "indextargets", "--format", "$(SITE)").split())
+    [wanted] = [each for each in SUITES if each.name == suite]
+    with _locked(cache / "lock"):
+        apt = _Apt(cache / "apt" / suite, sources(mirror, wanted))
+        apt.run("apt-get", "update", "-oAPT::Update::Error-Mode=any")
+        version = apt.versions((package,), wanted)[package]
+        folder = cache / f"{package}-{version}"
+        if not folder.exists():
+            new = folder.with_suffix(".new")
+            shutil.rmtree(new, ignore_errors=True)
+            apt.run("apt-get", "install", "--yes", "--download-only", "--reinstall", f"{package}={version}")
+            [file] = (cache / "apt" / suite / "cache/archives").glob(f"{package}_*.deb")
+            run("dpkg-deb", "-x", file, new)
+            new.rename(folder)
+    return folder
+
+
 def run(*command: str | Path) -> str:
     """Its output. Raises NeedNotMet with its last lines where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S)

@@ -27,7 +27,7 @@ GROUPS = {
         "doctor",
     ),
     "Make a training job faster": ("run-audit", "audit", "advise", "preflight", "policy", "merge-traces"),
-    "Run the daemon": ("run", "check-config", "drivers", "broker-config", "store"),
+    "Run the daemon": ("run", "check-config", "drivers", "broker-config", "store", "kubernetes-controller"),
     "Work with a grandmaster": ("probe", "record", "profile-from-mib"),
     "Try it without hardware": ("demo", "simulate", "replay"),
 }

@@ -38,6 +38,7 @@ ARGUMENTS = {
     "advise": ["/nonexistent"],
     "broker-config": ["n1", "--out", "/nonexistent"],
     "run-audit": ["--", "true"],
+    "kubernetes-controller": ["--max-bound", "1us", "--url", "127.0.0.1:9"],
     "preflight": ["--nodes", "a", "--max-alignment", "1us", "--timeout", "0s", "--url", "http://127.0.0.1:9/"],
 }
 
