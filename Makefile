@@ -15,7 +15,7 @@ BUNDLE = timesyncd/web/bundle/built-from.txt
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas dist dist-test deploy-test clean
+.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas docs dist dist-test deploy-test clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: $(BUNDLE)
@@ -37,6 +37,7 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/tools/prose.py
 
 # Everything: what `check` runs, then all that needs real parts.
 test: test-packages
@@ -125,9 +126,15 @@ faults: export PYTHONPATH := tests/support
 faults: test-packages .venv/dev
 	@$(BIN)/python tests/faults/faults_run.py --state .faults $(if $(FAULTS),$(FAULTS),--write docs/faults.md)
 
-# Regenerates schemas/ and the tables of docs/grandmasters.md from the code; a test fails when they differ.
+# Regenerates schemas/, docs/reference/ and the tables of docs/grandmasters.md from the code; a test fails when they differ.
 schemas: .venv/dev
 	$(BIN)/python -m timesyncd.cli.schemas
+	$(BIN)/python docs/tools/reference.py
+
+# The documentation as a site, in build/docs/<version>/; a link that leads nowhere fails.
+docs: .venv/dev
+	@$(BIN)/python -m pip install --quiet --group docs
+	@$(BIN)/python docs/tools/build_site.py
 
 # The newest versions that pyproject.toml allows, with the hashes of every platform's files. The lock is made on the oldest Python, which
 # needs the most packages.

@@ -36,10 +36,26 @@ DRAWN, OUTSIDE = 2000, 0.05
 HEAD = """\
 # When to synchronize: what each policy costs and gains
 
-Made by `make bench-policies` (each part, until it reports that it is done) and then `make bench-policies PART=table`, from
-`bench/policies/results.jsonl`; `bench/policies/README.md` describes the measurement. Times are to the target, evaluations not counted: medians, then
-the range over the seeds. *Times DDP* is DDP's median through the method's. A time in italics is of a single seed. *Failed* is a run that did not reach the target
-within its limit, mostly 1.5 times DDP's median. Seeds scatter: the range after each ratio of a goal is the middle nine tenths over seeds drawn again, with replacement.
+This page is for you if you choose a policy, and want to see what each one cost and gained in measured training.
+You learn how long each policy took to a target accuracy, in how many steps, and with how many bytes sent.
+If you ask which policy to begin with, read [Policies](policies.md) first; the [glossary](glossary.md#jobs) defines the terms.
+
+## How to read the tables
+
+- A cell, as `t1-2-paper`, is a task (`t1` to `t4`), a number of ranks, and a link.
+- On the link `paper` plain BSP communicates 7 times as long as it computes, as in SelSync's paper.
+  On `even` it communicates as long as it computes, and `free` is not shaped.
+- Times are medians to the target, evaluations not counted, then the range over the seeds.
+  A time in italics is of a single seed.
+- *Times DDP* is DDP's median through the method's: above 1, the method is faster.
+- *Failed* is a run that did not reach the target within its limit, mostly 1.5 times DDP's median.
+- *LSSR* is the share of local steps, those without a synchronization.
+- Seeds scatter.
+  The range after each ratio of a goal is the middle nine tenths over seeds drawn again, with replacement.
+
+`make bench-policies` measures each part until it reports that it is done.
+Then `make bench-policies PART=table` writes this page from `bench/policies/results.jsonl`.
+`bench/policies/README.md` describes the measurement.
 """
 
 COLUMNS = ("method", "reached", "time to target, s", "times DDP", "steps", "LSSR", "sent, MB a rank", "not computing", "best", "learning rate")  # fmt: skip

@@ -343,14 +343,14 @@ CATALOGUE: dict[str, FindingKind] = {
         "warning",
         "the broker delivered more nodes, grandmasters, jobs or hubs than this daemon keeps: a client invents names, or the fleet "
         "has outgrown one hub",
-        "find the broker's user that publishes these names, and let each node write its own topics alone (timesyncd broker-config); "
-        "name the fleet's nodes in hub.nodes, which are always kept; for a larger fleet set hub.shared on several hubs",
+        "find the broker's user that publishes these names, and let each node write its own topics alone (timesyncd broker-config). "
+        "Name the fleet's nodes in hub.nodes, which are always kept; for a larger fleet set hub.shared on several hubs",
     ),
     "daemon-over-budget": FindingKind(
         "warning",
         "this daemon uses more of its node than limits.daemon_cpu_percent or limits.daemon_memory_mib allows; it polls less often "
         "while it is over its budget of CPU",
-        "raise poll_interval_s of the source that is polled most, remove a [[source]] that nobody needs, or raise the limit; a hub's "
+        "raise poll_interval_s of the source that is polled most, remove a [[source]] that is not needed, or raise the limit; a hub's "
         "cost comes from its fleet: give it a larger limit",
     ),
     "store-failing": FindingKind(

@@ -1,0 +1,120 @@
+"""The site of the documentation: its navigation, its links out of docs/, its versions, and what every page has."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from build_site import minor_version, versions_json
+from site_hooks import outside_targets, site_uri, with_empty_lines, with_inside_links
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+#: Takes mkdocs.yml's tags for functions of Python as the texts that they are.
+LOADER: Any = type("Loader", (yaml.SafeLoader,), {})
+LOADER.add_multi_constructor("tag:yaml.org,2002:python/object/apply:", lambda loader, suffix, node: suffix)
+
+
+def navigation() -> list[str]:
+    found: list[str] = []
+
+    def walk(part: object) -> None:
+        if isinstance(part, str):
+            found.append(part)
+        for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+            walk(each)
+
+    walk(yaml.load((ROOT / "mkdocs.yml").read_text(), LOADER)["nav"])
+    return found
+
+
+def test_each_page_is_in_the_navigation_once() -> None:
+    """A page that nothing leads to is not found; one that is gone breaks the site."""
+    assert sorted(navigation()) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_each_page_states_its_readers_first(page: Path) -> None:
+    """Its first paragraph says for whom it is, and addresses them."""
+    text = re.sub(r"<!--.*?-->\n+", "", page.read_text(), flags=re.DOTALL)
+    title, _, rest = text.partition("\n\n")
+
+    assert re.fullmatch(r"# .+", title)
+    assert "This page is for you if " in rest.partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parent.name != "reference"], ids=lambda page: page.name
+)
+def test_each_page_leads_to_the_glossary(page: Path) -> None:
+    """A word that the project gave a meaning is one click away."""
+    assert page.name == "glossary.md" or re.search(r"\]\((\.\./)?glossary\.md(#[a-z-]+)?\)", page.read_text())
+
+
+def test_a_link_out_of_docs_leads_to_a_copy_in_the_site() -> None:
+    """From each depth of the site; a link within docs/, or to what does not exist, stays as it is."""
+    folder = DOCS / "start"
+    markdown = "[a](../../CONTRIBUTING.md#recipes) [b](../jobs.md) [c](../../none.md) [d](https://example.org/../x)"
+
+    assert outside_targets(markdown, folder, DOCS) == [ROOT / "CONTRIBUTING.md"]
+    assert site_uri(ROOT / "schemas" / "SHM.md") == "files/schemas/SHM.md"
+    assert with_inside_links(markdown, folder, DOCS, "../") == markdown.replace(
+        "../../CONTRIBUTING.md", "../files/CONTRIBUTING.md"
+    )
+
+
+def test_a_list_or_table_behind_text_gets_its_empty_line() -> None:
+    """GitHub needs none, Python-Markdown does; code, and the lines of a list itself, stay as they are."""
+    markdown = "text:\n- a\n  more\n- b\n\ntext\n| x |\n| --- |\n\n```\ntext\n- code\n```\n"
+
+    assert with_empty_lines(markdown) == markdown.replace("text:\n-", "text:\n\n-").replace("text\n|", "text\n\n|")
+
+
+def test_the_selector_of_versions_offers_the_newest_first() -> None:
+    """A version is its first two numbers, compared as numbers."""
+    assert minor_version('[project]\nversion = "1.10.2"\n') == "1.10"
+    assert [(entry["version"], entry["aliases"]) for entry in json.loads(versions_json(["1.9", "1.10", "0.1"]))] == [
+        ("1.10", ["latest"]),
+        ("1.9", []),
+        ("0.1", []),
+    ]
+
+
+def test_the_changelog_keeps_its_form() -> None:
+    """Keep a Changelog 1.1.0: the unreleased changes first, then versions that fall, with known kinds of changes."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    released = [re.fullmatch(r"\[(\d+)\.(\d+)\.(\d+)\] - \d{4}-\d\d-\d\d", version) for version in versions[1:]]
+    numbers = [tuple(map(int, found.groups())) for found in released if found]
+
+    assert versions[0] == "[Unreleased]"
+    assert None not in released
+    assert numbers == sorted(numbers, reverse=True)
+    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= {
+        "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security",
+    }  # fmt: skip
+    assert "keepachangelog.com" in text and "semver.org" in text
+
+
+def test_no_page_installs_from_a_registry() -> None:
+    """The name is on none: pip would fetch what somebody else puts there."""
+    texts = {page: page.read_text() for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]}
+    pretended = re.compile(r"pip install [^\n`]*(?<![\w/-])'?timesyncd(?![\w./-])")
+
+    assert [page.name for page, text in texts.items() if pretended.search(text)] == []
+
+
+def test_the_badges_of_the_readme_are_true() -> None:
+    """Licence, oldest Python and the client's dependencies are those of pyproject.toml."""
+    from reference import badges
+
+    for name, svg in badges((ROOT / "pyproject.toml").read_text()).items():
+        assert (DOCS / "pictures" / name).read_text() == svg, "run: make schemas"
+        assert f"docs/pictures/{name}" in (ROOT / "README.md").read_text()
