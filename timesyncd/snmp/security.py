@@ -12,9 +12,8 @@ import hmac
 import secrets
 from dataclasses import dataclass
 from functools import cached_property
-
-from cryptography.hazmat.decrepit.ciphers.modes import CFB
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import SecretSettings, SnmpUserSettings
@@ -22,6 +21,13 @@ from timesyncd.errors import ConfigError, Malformed, Refused
 from timesyncd.snmp import ber
 from timesyncd.snmp.messages import INT32_MAX, encode_report
 from timesyncd.snmp.values import Oid, User
+
+if TYPE_CHECKING:  # a daemon without a user of v3 does not load it: 6 MiB
+    from cryptography.hazmat.decrepit.ciphers.modes import CFB
+    from cryptography.hazmat.primitives.ciphers import Cipher
+
+#: They are loaded with the first user, not with the first message.
+_CIPHERS = "cryptography.hazmat.primitives.ciphers", "cryptography.hazmat.decrepit.ciphers.modes"
 
 #: Octets of the truncated digest in a message.
 _DIGEST = {"sha1": 12, "sha224": 16, "sha256": 24, "sha384": 32, "sha512": 48}
@@ -55,6 +61,9 @@ class LocalizedKeys:
         return self._cipher(boots, time, salt).decryptor().update(octets)
 
     def _cipher(self, boots: int, time: int, salt: bytes) -> Cipher[CFB]:
+        from cryptography.hazmat.decrepit.ciphers.modes import CFB
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
         return Cipher(algorithms.AES(self._priv_key), CFB(boots.to_bytes(4, "big") + time.to_bytes(4, "big") + salt))
 
     @cached_property
@@ -71,9 +80,14 @@ class LocalizedKeys:
 
 
 class MasterKeys:
-    """A user's keys before localization to an engine (RFC 3414 section 2.6). Deriving each takes a few milliseconds."""
+    """
+    A user's keys before localization to an engine (RFC 3414 section 2.6). Deriving each takes a few milliseconds, and loading the
+    ciphers for the first user some more.
+    """
 
     def __init__(self, user: User) -> None:
+        for module in _CIPHERS:
+            import_module(module)
         self.user = user
         self.auth = self.stretched(user.auth_pass.encode())
         self.priv = self.stretched(user.priv_pass.encode())

@@ -12,16 +12,19 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Insert, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow, Rollup, Summary
 from timesyncd.store.intact import intact
 from timesyncd.store.tables import event, received, rollup
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 MAX_QUANTITIES = 32
 #: (node, source, quantity) is one key, and so is (node, event id); an index entry of PostgreSQL cannot be longer.
@@ -222,4 +225,8 @@ def _replace_progress(dialect: str) -> Insert:
 
 
 def _insert_into(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
-    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    if dialect != "postgresql":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # 2 MiB, which a store in a file need not take
+
+    return postgresql.insert(table)
