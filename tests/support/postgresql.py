@@ -42,7 +42,7 @@ class Server:
         installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
         if not installed:
             pytest.skip("PostgreSQL's server is not installed")
-        self._binaries = installed[-1]
+        self.binaries = installed[-1]
         self.folder = Path(tempfile.mkdtemp())
         self._numbers = count(1)
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,7 +113,7 @@ class Server:
         """It ends with us, however we end."""
         unprivileged = ["--reuid", USER, "--regid", str(pwd.getpwnam(USER).pw_gid), "--clear-groups"]
         identity = unprivileged if os.geteuid() == 0 else []
-        return ["setpriv", *identity, "--pdeathsig", "QUIT", str(self._binaries / program), *options]
+        return ["setpriv", *identity, "--pdeathsig", "QUIT", str(self.binaries / program), *options]
 
 
 @cache
