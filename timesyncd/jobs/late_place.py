@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import StepMark, Sync
 from timesyncd.jobs.recording import positions, same_step
-from timesyncd.jobs.stragglers import Straggler
+from timesyncd.jobs.stragglers import Straggler, position_text
 from timesyncd.units import percentile
 
 #: A rank is late in its update if its update is longer by this part of its lateness, or more.
 _UPDATE_PART = 0.5
+
+#: The first one of a backward pass: before it lie the batch, the forward pass and a part of the backward pass.
+_FIRST_BUCKET = position_text((Kind.BUCKET, 0))
 
 StepMarks = Mapping[tuple[int, int], StepMark]
 """The mark of a step, by rank and the step's key."""
@@ -20,13 +24,14 @@ StepMarks = Mapping[tuple[int, int], StepMark]
 def late_place(syncs: Sequence[Sync], step_marks: StepMarks, late: Straggler) -> str:
     """
     The place where the straggler loses its time: `at bucket 1`, `before bucket 0`, or `in the update before bucket 0`.
+    What lies between another collective and the first bucket (a trainer's broadcast of a flag) is before the bucket.
 
     The synchronizations are in the order of (step, sync), with the times of each rank's own clock, as those of the
     steps: a rank's update is the time from its last synchronization to the end of its step.
     """
     first = Counter(positions(step[:1])[0] for _, step in same_step(syncs)).most_common(1)
     if not first or not late.where.startswith(first[0][0]):
-        return f"at {late.where}"
+        return f"{'before' if late.where.startswith(_FIRST_BUCKET) else 'at'} {late.where}"
     updates_ns = _updates_ns(syncs, step_marks)
     others_ns = [ns for rank, ns in updates_ns.items() if rank != late.rank]
     if late.rank in updates_ns and others_ns:

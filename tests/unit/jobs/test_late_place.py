@@ -52,3 +52,18 @@ def test_without_marks_of_steps_the_update_is_unknown() -> None:
     (late,) = attribute(syncs, {}).stragglers
 
     assert late_place(syncs, {}, late) == "before bucket 0"
+
+
+def test_behind_another_collective_the_first_bucket_is_still_what_it_is_before() -> None:
+    """A trainer broadcasts a flag before each batch: rank 1 is late between that and the first bucket, in loading, forward or backward."""
+    syncs, marks = job(12, 0, 0)
+    flags = []
+    for step in range(40):
+        began_ns = step * STEP_NS
+        arrivals = {rank: Arrival("a", 0, began_ns, began_ns, began_ns + MS, None) for rank in range(3)}
+        flags.append(Sync(step, -1, Kind.BROADCAST, arrivals, compare(arrivals)))
+    syncs = sorted([*syncs, *flags], key=lambda sync: (sync.step, sync.sync))
+    (late,) = attribute(syncs, {}).stragglers
+
+    assert (late.rank, late.where) == (1, "bucket 0")
+    assert late_place(syncs, marks, late) == "before bucket 0"

@@ -8,6 +8,7 @@ setters for custom collectives, which put in ones that stamp.
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch import ddp as buckets
@@ -31,9 +32,16 @@ from timesyncd.ipc.job_datagram import Kind
 
 _update_callbacks: list[Callable[[torch.optim.Optimizer], None]] = []
 
+_thread_updates = threading.local()
+
 
 def watch_updates(updated: Callable[[torch.optim.Optimizer], None]) -> Callable[[], None]:
-    """Call `updated` after each update by any optimizer. Returns what ends that; both may be called inside `updated`."""
+    """
+    Call `updated` after each update by any optimizer. Returns what ends that; both may be called inside `updated`.
+
+    An optimizer that updates within the step of another one is a part of that (ZeRO's local one, before ZeRO broadcasts the
+    parameters): the outer one's update counts.
+    """
     _register_hook()
     _update_callbacks.append(updated)
     return functools.partial(_update_callbacks.remove, updated)
@@ -42,10 +50,31 @@ def watch_updates(updated: Callable[[torch.optim.Optimizer], None]) -> Callable[
 @functools.cache
 def _register_hook() -> None:
     """Once for the process: torch fails if one of its hooks is added or removed while it calls them."""
+    register_optimizer_step_pre_hook(_begin_update)
     register_optimizer_step_post_hook(_updated)
 
 
+def _begin_update(updating: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    begun = _begun_updates()
+    if updating in begun:  # an error ended its last step
+        del begun[begun.index(updating) :]
+    begun.append(updating)
+
+
+def _begun_updates() -> list[torch.optim.Optimizer]:
+    """Of this thread, the outer ones first."""
+    begun: list[torch.optim.Optimizer] | None = getattr(_thread_updates, "begun", None)
+    if begun is None:
+        begun = _thread_updates.begun = []
+    return begun
+
+
 def _updated(updating: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    begun = _begun_updates()
+    if updating in begun:
+        del begun[begun.index(updating) :]
+    if begun:
+        return
     for updated in tuple(_update_callbacks):
         updated(updating)
 

@@ -494,3 +494,39 @@ def test_a_lost_record_leaves(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> No
     steps.close()
 
     assert rank.job.meter._arrivals == {}
+
+
+class Outer(torch.optim.SGD):
+    """As ZeRO: its step is that of a local optimizer, and what it does after that."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], fails: bool = False) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.local = torch.optim.SGD(parameters, lr=0.1)
+        self.fails = fails
+
+    def step(self, closure: Any = None) -> Any:
+        self.local.step()
+        if self.fails:
+            raise RuntimeError("the broadcast fails")
+
+
+def test_an_optimizer_inside_another_one_s_step_is_a_part_of_it() -> None:
+    """The outer one's update counts, once; also after a step that an error ended."""
+    parameters = [torch.nn.Parameter(torch.ones(1))]
+    parameters[0].grad = torch.ones(1)
+    updated: list[torch.optim.Optimizer] = []
+    stop = watch_updates(updated.append)
+    outer, other = Outer(parameters), torch.optim.SGD(parameters, lr=0.1)
+    try:
+        outer.step()
+        other.step()
+        outer.fails = True
+        with pytest.raises(RuntimeError, match="the broadcast fails"):
+            outer.step()
+        outer.fails = False
+        outer.step()
+        other.step()
+    finally:
+        stop()
+
+    assert updated == [outer, other, outer, other]
