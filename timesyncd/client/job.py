@@ -16,12 +16,14 @@ from pathlib import Path
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Interval
 from timesyncd.client.clock import Clock, find_runtime_dir
+from timesyncd.client.group_meter import GroupMeter
 from timesyncd.client.meter import Meter
 from timesyncd.client.recorder import Recorder
 from timesyncd.client.waiting import timeout_ns
 from timesyncd.clocks import NS_PER_S, SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.errors import AlignmentError
 from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.ipc.group_marks import GROUP_SUFFIX
 from timesyncd.ipc.job_datagram import MAX_NAME, SOCKET_NAME, Header, job_id
 from timesyncd.ipc.job_segment import JobReader, Plan, Signals, segment_path
 from timesyncd.ipc.wire_types import Code, CodedReason
@@ -174,8 +176,10 @@ class Job:
         self._epoch = Epoch(boot_id(), time_namespace())
         identity = job_id(os.getuid(), self.name, self.attempt)
         self._reader = JobReader(segment_path(folder, identity), self._epoch)
-        self._stamp_error_ns = 0
-        marks = record_dir(record)
+        self._stamp_error_ns = self._group_stamp_error_ns = 0
+        self._id = identity
+        self._folder = marks = record_dir(record)
+        self._group_meter: GroupMeter | None = None
         self.meter = Meter(folder / SOCKET_NAME, self._header, Recorder(marks, self.rank, identity) if marks else None)
         atexit.register(self.close)
 
@@ -206,10 +210,19 @@ class Job:
             raise ValueError(f"max_ns = {max_ns}: give at least 0")
         return wait_for_alignment(self, max_ns, timeout_s)
 
+    def open_group_meter(self) -> GroupMeter | None:
+        """What records the marks of groups of ranks, the same at each call; None: nothing is recorded."""
+        if self._group_meter is None and self._folder is not None:
+            recorder = Recorder(self._folder, self.rank, self._id, GROUP_SUFFIX)
+            self._group_meter = GroupMeter(self._group_header, recorder)
+        return self._group_meter
+
     def close(self) -> None:
         """Send the last marks. Signals can still be read afterwards."""
         atexit.unregister(self.close)
         self.meter.close()
+        if self._group_meter is not None:
+            self._group_meter.close()
 
     def add_stamp_error(self, error_ns: int) -> None:
         """
@@ -217,14 +230,22 @@ class Job:
         datagram are wider by it.
         """
         self._stamp_error_ns = max(self._stamp_error_ns, error_ns)
+        self._group_stamp_error_ns = max(self._group_stamp_error_ns, error_ns)
 
     def _read(self) -> tuple[Signals, Plan] | None:
         found = self._reader.read()
         return found if found is not None and self.joined_ns in found[0].joined_ns else None
 
     def _header(self, lost: int, own_overhead_ns: int) -> Header:
-        gm, known = self.clock.gm_now(), self.clock.snapshot()
         stamp_error_ns, self._stamp_error_ns = self._stamp_error_ns, 0
+        return self._header_with(lost, own_overhead_ns, stamp_error_ns)
+
+    def _group_header(self, lost: int) -> Header:
+        stamp_error_ns, self._group_stamp_error_ns = self._group_stamp_error_ns, 0
+        return self._header_with(lost, self.meter.own_overhead_ns, stamp_error_ns)
+
+    def _header_with(self, lost: int, own_overhead_ns: int, stamp_error_ns: int) -> Header:
+        gm, known = self.clock.gm_now(), self.clock.snapshot()
         return Header(
             job=self.name,
             attempt=self.attempt,

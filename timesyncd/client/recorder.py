@@ -20,7 +20,7 @@ LENGTH = struct.Struct("<I")
 
 class Recorder:
     """
-    Writes a rank's datagrams to `<folder>/rank-<rank>-<pid>-<job>.marks`; `<job>` is the first eight digits of `job_id`.
+    Writes a rank's datagrams to `<folder>/rank-<rank>-<pid>-<job><suffix>`; `<job>` is the first eight digits of `job_id`.
 
     The first datagram creates the file and its folder. If the file exists, a number is appended to the name: no two Recorders share a
     file. A write goes to the file system's cache and is not synced.
@@ -28,8 +28,9 @@ class Recorder:
     An error, or a file that would exceed MAX_RECORD_BYTES, ends the recording of this rank.
     """
 
-    def __init__(self, folder: Path, rank: int, job_id: str) -> None:
+    def __init__(self, folder: Path, rank: int, job_id: str, suffix: str = ".marks") -> None:
         self._folder = folder
+        self._suffix = suffix
         self._name = f"rank-{rank}-{os.getpid()}-{job_id[:8]}"
         self._file: int | None = None
         self._size = 0
@@ -67,7 +68,7 @@ class Recorder:
         self._folder.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         for number in range(1, _MAX_FILES + 1):
-            path = self._folder / f"{self._name}{f'-{number}' if number > 1 else ''}.marks"
+            path = self._folder / f"{self._name}{f'-{number}' if number > 1 else ''}{self._suffix}"
             with suppress(FileExistsError):
                 self._file = os.open(path, flags, 0o644)
                 return

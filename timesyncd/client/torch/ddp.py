@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client.job import Job
+from timesyncd.client.torch.communicators import Channel
 from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.stamps import HOST
 from timesyncd.client.torch.steps import Record, Steps, steps_of
@@ -48,6 +49,7 @@ class Buckets:
         self.hook = hook
         self.state = state
         self.steps: Steps | None = None
+        self.channel: Channel | None = None  #: of the module's group, where that is not the job's
         self.meter: object = None
         self.observer: BucketObserver | None = None
 
@@ -58,7 +60,11 @@ class Buckets:
     def record(self, bucket: GradBucket) -> Record | None:
         """The record of a bucket that is ready; None: metering is closed, or this is the shadow of a step that only other ranks take."""
         steps = self.steps
-        if steps is None or not _in_backward():
+        if steps is None:
+            return None
+        if not _in_backward():
+            if self.channel is not None:
+                self.channel.take_number()  # as the others do
             return None
         with steps.safely:
             return self._record(steps, bucket)
@@ -75,16 +81,27 @@ class Buckets:
             steps.start_pass(ddp)
         tensor = bucket.buffer()
         kind = Kind.BUCKET if self.hook is None else Kind.HOOK
-        record = Record(kind, bucket_bytes(tensor), steps.stamps_for(tensor))
+        record = Record(kind, bucket_bytes(tensor), steps.stamps_for(tensor), self.channel)
         steps.arrive(record)
         self._pass.append(record)
         if bucket.is_last():
+            self._count_used_parameters(steps)
             steps.ready(record.arrival)
             records, self._pass = self._pass, []
             for ready in records:
                 ready.last = record.arrival
                 steps.keep(ready)
         return record
+
+    def _count_used_parameters(self, steps: Steps) -> None:
+        """
+        Behind the last bucket C++ reduces which parameters were used: for the same ranks, which arrive at the same time. So
+        who waits there for a rank has waited for it in that bucket.
+        """
+        ddp = self._ddp()
+        does_so = getattr(ddp, "find_unused_parameters", False) and not getattr(ddp, "static_graph", False)
+        if does_so and steps.count_call is not None:
+            steps.count_call()
 
     def all_reduce(self, bucket: GradBucket) -> torch.futures.Future[list[torch.Tensor]]:
         """Does what the reducer does without a hook, by the same operations in the same order: the gradients have the same bits."""
@@ -240,8 +257,10 @@ def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: obj
     elif hook is not None:
         found.hook, found.state = hook, state
     buckets = found
-    if ddp.process_group.size() == job.world_size:
-        buckets.steps = steps_of(job)
+    buckets.steps, buckets.channel = steps_of(job), None
+    if ddp.process_group.size() != job.world_size:
+        buckets.channel = _channel_of(job, ddp)
+        buckets.steps = None if buckets.channel is None else buckets.steps
     buckets.meter = meter = object()
 
     def detach() -> None:
@@ -296,12 +315,18 @@ def _refusal(job: Job, ddp: DistributedDataParallel) -> str | None:
         return "it already has a communication hook; give that hook to meter_ddp instead of register_comm_hook"
     if getattr(ddp, "_use_python_reducer", False):
         return "torch.compile's python_reducer calls no hook with buckets"
-    if ddp.process_group.size() != job.world_size:
+    if ddp.process_group.size() != job.world_size and _channel_of(job, ddp) is None:
         return (
             f"its group has {ddp.process_group.size()} ranks and the job {job.world_size}; "
             "give it a Job of its own, with that group's rank and world_size"
         )
     return None
+
+
+def _channel_of(job: Job, ddp: DistributedDataParallel) -> Channel | None:
+    """Of the module's group, where groups of some ranks are recorded."""
+    communicators = steps_of(job).communicators
+    return None if communicators is None else communicators.of(ddp.process_group)
 
 
 def bucket_options(report: Path | str) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 Sees the collectives and messages that this process issues, by whatever name the script calls them: torch's Python
 functions call methods of ProcessGroup, and functional collectives (DTensor) call operators `_c10d_functional`.
 
-A collective of the default group that nothing else meters is marked here. All others that nothing meters are counted by name and
-group, so that a report states what it does not know. Nothing is registered with torch's dispatcher: there the calls of
-C++ would wait for the GIL, with C++'s locks held.
+A collective of the default group that nothing else meters is marked here. One of another group, a functional one and a
+message are marked as synchronizations of their communicator, where the rank's marks are recorded. All others are counted
+by name and group, so that a report states what it does not know. Nothing is registered with torch's dispatcher: there the
+calls of C++ would wait for the GIL, with C++'s locks held.
 """
 
 from __future__ import annotations
@@ -22,13 +23,23 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed import distributed_c10d
 
-from timesyncd.client.torch.collectives import begin_record, end_record, follow_record
+from timesyncd.client.torch.collectives import (
+    begin_record,
+    end_record,
+    follow_record,
+    is_a_wait,
+    payload,
+    tensors_in,
+)
+from timesyncd.client.torch.communicators import Channel, Communicators, dimension_of
 from timesyncd.client.torch.ddp import thread_state
+from timesyncd.client.torch.stamps import HOST
 from timesyncd.client.torch.steps import Record, Steps
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 
-#: By method of ProcessGroup: its name for people, and its kind; None: it is no collective.
+#: By method of ProcessGroup: its name for people, and its kind; None: it is counted alone.
 METHODS: dict[str, tuple[str, Kind | None]] = {
     "_allgather_base": ("all_gather", Kind.ALL_GATHER),
     "_reduce_scatter_base": ("reduce_scatter", Kind.REDUCE_SCATTER),
@@ -46,7 +57,7 @@ METHODS: dict[str, tuple[str, Kind | None]] = {
     "broadcast": ("broadcast", Kind.BROADCAST),
     "gather": ("gather", Kind.GATHER),
     "monitored_barrier": ("monitored_barrier", Kind.BARRIER),
-    "recv": ("recv", None),
+    "recv": ("recv", Kind.RECEIVE),
     "recv_anysource": ("recv", None),
     "reduce": ("reduce", Kind.REDUCE),
     "reduce_scatter": ("reduce_scatter", Kind.REDUCE_SCATTER),
@@ -54,7 +65,7 @@ METHODS: dict[str, tuple[str, Kind | None]] = {
     "reduce_scatter_single_coalesced": ("reduce_scatter", Kind.REDUCE_SCATTER),
     "reduce_scatter_tensor_coalesced": ("reduce_scatter", Kind.REDUCE_SCATTER),
     "scatter": ("scatter", Kind.SCATTER),
-    "send": ("send", None),
+    "send": ("send", Kind.SEND),
 }
 
 #: By operator of functional collectives: its name for people, and how many collectives are issued: with a gradient, backward issues one too.
@@ -81,20 +92,33 @@ FUNCTIONAL: dict[str, tuple[str, int]] = {
     "_dtensor.shard_dim_alltoall": ("all_to_all", 1),
 }
 
+#: The kinds of functional collectives, by their name for people. Messages among them are counted alone.
+_KINDS = {label: kind for label, kind in METHODS.values() if kind is not None and Trait.COLLECTIVE in kind.traits}
+
+#: A functional collective that waits before it returns.
+_WAITS_INSIDE = "_dtensor.shard_dim_alltoall"
+
+_MESSAGES = kinds_with(Trait.MESSAGE)
+
+#: So many functional collectives may be issued and not waited for yet; the oldest counts as not metered.
+_MAX_ISSUED = 4_096
+
 #: It issues nothing: a rank waits in it.
 WAIT = "_c10d_functional.wait_tensor"
 
 #: Modules are made and groups are tried in the first step, and DDP agrees on its buckets at the head of the second.
 FIRST_COUNTED_STEP = 2
 
-#: What a device mesh puts before the name of a dimension, as the description of the dimension's groups.
-_MESH = "mesh_"
+_CallKey = tuple[str, int, str | None]
+"""Name, ranks of the group, and the group's dimension of a mesh or None."""
+
+_Begin = Callable[[Sequence[Any], dict[str, Any]], Record | None]
 
 
 class IssuedCalls:
     """
     What was issued from the third step on: `metered` calls have marks; `unmetered` ones do not, by (name, ranks of the
-    group, the group's dimension of a mesh or None).
+    group, the group's dimension of a mesh or None). A call counts as unmetered until its end is known.
 
     They are written to `path` as JSON: {"metered": 3, "unmetered": [["send", 2, "pp", 8]]}. Two threads may lose a count
     to one another: a lock would stop a signal handler that communicates.
@@ -107,8 +131,12 @@ class IssuedCalls:
         self._restores: list[Callable[[], None]] = []
         self._works: WeakSet[Any] = WeakSet()
         self._inside: set[object] = set()
+        self._issued: dict[int, Record] = {}
+        self._seen = 0
         self.metered = 0
-        self.unmetered: Counter[tuple[str, int, str | None]] = Counter()
+        self.unmetered: Counter[_CallKey] = Counter()
+        meter = steps.job.open_group_meter()
+        self.communicators = None if meter is None else Communicators(meter, self._marked)
 
     def open(self) -> None:
         """See the calls from now on, for as long as the process lives."""
@@ -118,16 +146,17 @@ class IssuedCalls:
                     dist.ProcessGroup, name, _method(self, getattr(dist.ProcessGroup, name), name, label, kind)
                 )
         for path, (label, calls) in FUNCTIONAL.items():
-            self._replace_operator(path, functools.partial(self._count_functional, label, calls))
-        self._replace_operator(WAIT, _count_nothing)
+            self._replace_operator(path, functools.partial(self._begin_functional, label, calls))
+        self._replace_operator(WAIT, None)
         if hasattr(dist, "_broadcast_coalesced"):
             self._replace(dist, "_broadcast_coalesced", self._coalesced(dist._broadcast_coalesced))
+        self._steps.communicators, self._steps.count_call = self.communicators, self.count_metered
         self._steps.job.meter.hide_presence_while(self._may_be_inside)
         os.register_at_fork(after_in_child=self.close)  # a process that is forked is no rank, or starts as one itself
 
     def close(self) -> None:
         """torch's own functions alone, as before, and no file any more."""
-        self._path = None
+        self._path = self._steps.communicators = self._steps.count_call = None
         while self._restores:
             self._restores.pop()()
 
@@ -141,26 +170,93 @@ class IssuedCalls:
 
         self._restores.append(restore)
 
-    def _replace_operator(self, path: str, count: Callable[[Sequence[Any], dict[str, Any]], None]) -> None:
-        """Of the operator and of its overload, which compiled graphs call. torch reads an operator's types and hash, which stay."""
+    def _replace_operator(self, path: str, begin: _Begin | None) -> None:
+        """
+        Of the operator and of its overload, which compiled graphs call. torch reads an operator's types and hash, which
+        stay. `begin` None: the operator waits for others.
+        """
         namespace, name = path.split(".")
         packet = getattr(getattr(torch.ops, namespace), name, None)
         for found in (packet, getattr(packet, "default", None)):
             if found is not None and "_op" in found.__dict__:
-                counted = CountedOperator(self, found._op, count)
+                counted = (
+                    WaitOperator(self, found._op)
+                    if begin is None
+                    else CountedOperator(self, found._op, begin, path == _WAITS_INSIDE)
+                )
                 _register_for_scripts(found._op, counted)
                 self._replace(found, "_op", counted)
 
     def begin(self, operator: tuple[str, Kind | None], group: dist.ProcessGroup, data: Sequence[Any]) -> Record | None:
-        """The record of a collective of all ranks; None: the call is counted."""
+        """The record of a collective or a message; None: the call is counted."""
         name, kind = operator
         with self._steps.safely:
-            if kind is None or not self._is_job_s(group) or not _is_called_by_torch(kind, data):
-                self._count_unmetered(name, group)
-                return None
-            self.count_metered()
-            return begin_record(self._steps, kind, data)
+            if kind is None or kind in _MESSAGES:
+                return self._begin_message(name, kind, group, data)
+            by_torch = _is_called_by_torch(kind, data)
+            if by_torch and self._is_job_s(group):
+                self.count_metered()
+                return begin_record(self._steps, kind, data)
+            return self._begin_in(self._channel_of(group), name, group, kind, data[:2], by_torch)
         return None  # an error, which is a lost mark
+
+    def _channel_of(self, group: dist.ProcessGroup) -> Channel | None:
+        return None if self.communicators is None else self.communicators.of(group)
+
+    def _begin_message(
+        self, name: str, kind: Kind | None, group: dist.ProcessGroup, data: Sequence[Any]
+    ) -> Record | None:
+        """`data` of a send: the tensors, the receiver in the group and the tag; of a receive with the sender."""
+        if self.communicators is None or kind is None or len(data) < 3:
+            if self.communicators is not None:
+                self.communicators.receive_from_any(group)
+            self._count_unmetered(name, group)
+            return None
+        own, peer = group.rank(), data[1]
+        sender, receiver = (own, peer) if kind is Kind.SEND else (peer, own)
+        channel = self.communicators.of_messages(group, sender, receiver, data[2])
+        return self._begin_in(channel, name, group, kind, data[:1])
+
+    def _begin_in(
+        self,
+        channel: Channel | None,
+        name: str,
+        group: dist.ProcessGroup,
+        kind: Kind,
+        data: Sequence[Any],
+        is_followed: bool = True,
+        calls: int = 1,
+    ) -> Record | None:
+        """
+        The record of a call in the channel, whose next number it takes in any case: the other ranks take it too. None: the
+        call is counted.
+        """
+        number = 0 if channel is None else channel.take_number()
+        counted = self._count_unmetered(name, group, calls)
+        if channel is None or not is_followed or group in distributed_c10d._world.pg_coalesce_state:
+            return None
+        tensors = [tensor for argument in data for tensor in tensors_in(argument)]
+        record = Record(kind, max(map(payload, data), default=0), self._stamps_for(tensors), channel)
+        record.number, record.counted = number, counted
+        record.key = self._steps.job.meter.step_key(self._steps.step)
+        if kind not in _MESSAGES and not is_a_wait(kind, tensors):
+            self._marked(record)
+            return None
+        record.arrive(self._steps.job.meter, record.key)
+        return record
+
+    def _stamps_for(self, tensors: Sequence[torch.Tensor]) -> Any:
+        return self._steps.stamps_for(tensors[0]) if tensors else HOST
+
+    def _marked(self, record: Record) -> None:
+        """What was counted as not metered has its mark."""
+        counted, record.counted = record.counted, None
+        if counted is not None:
+            key, calls = counted
+            self.metered += calls
+            self.unmetered[key] -= calls
+            if self.unmetered[key] <= 0:
+                del self.unmetered[key]
 
     def _is_job_s(self, group: dist.ProcessGroup) -> bool:
         """The calls of another group of all ranks have an order of their own: a checkpoint's thread may issue them."""
@@ -169,7 +265,9 @@ class IssuedCalls:
     def end(self, result: Any, record: Record | None) -> Any:
         """What the call returned: its handle, with the wait stamped."""
         if not isinstance(result, dist.Work):
-            if record is not None:
+            if record is not None and record.kind in _MESSAGES:
+                record.leave()
+            elif record is not None:
                 end_record(self._steps, record)
             return result
         if record is not None:
@@ -192,40 +290,81 @@ class IssuedCalls:
         if self._steps.step >= FIRST_COUNTED_STEP:
             self.metered += calls
 
-    def _count_unmetered(self, name: str, group: dist.ProcessGroup, calls: int = 1) -> None:
+    def _count_unmetered(self, name: str, group: dist.ProcessGroup, calls: int = 1) -> tuple[_CallKey, int] | None:
+        """Under which key; None: nothing is counted yet."""
         if self._steps.step < FIRST_COUNTED_STEP:
-            return
-        self.unmetered[name, group.size(), _dimension(group)] += calls
-        total = self.unmetered.total()
-        if total & total - 1 == 0:  # now and then, for a process that is killed
+            return None
+        key = name, group.size(), dimension_of(group)
+        self.unmetered[key] += calls
+        self._seen += calls
+        if self._seen & self._seen - 1 == 0:  # now and then, for a process that is killed
             self.write()
+        return key, calls
 
-    def _count_functional(self, name: str, calls: int, args: Sequence[Any], rest: dict[str, Any]) -> None:
+    def _begin_functional(self, name: str, calls: int, args: Sequence[Any], rest: dict[str, Any]) -> Record | None:
         """The name of the group is the last argument by position."""
         group: Any = rest.get("group_name", args[-1] if args else None)
         if isinstance(group, str):
             group = _resolve_process_group(group)  # type: ignore[arg-type]  # a name of newer torch has a type of its own
-        with_gradient = calls > 1 and torch.is_grad_enabled() and getattr(args[0], "requires_grad", False)
-        self._count_unmetered(name, group, calls if with_gradient else 1)
+        if calls > 1 and torch.is_grad_enabled() and getattr(args[0], "requires_grad", False):
+            self._count_unmetered(name, group, calls - 1)
+        kind = _KINDS.get(name)
+        if kind is None:
+            self._count_unmetered(name, group)
+            return None
+        return self._begin_in(self._channel_of(group), name, group, kind, args[:1])
+
+    def issue(self, record: Record, result: Any) -> None:
+        """A functional collective is on its way: it ends where one of its tensors is waited for."""
+        with self._steps.safely:
+            record.go_on()
+            for tensor in tensors_in(result):
+                self._issued.pop(key := _storage(tensor), None)
+                self._issued[key] = record
+            while len(self._issued) > _MAX_ISSUED:
+                self._issued.pop(next(iter(self._issued))).leave()
+
+    def wait(self, args: Sequence[Any]) -> Record | None:
+        """The record of what is waited for now, unless it is over or unknown."""
+        if not self._issued or not args or type(args[0]) is not torch.Tensor:
+            return None
+        with self._steps.safely:
+            record = self._issued.pop(_storage(args[0]), None)
+            if record is not None and record.begin is None:
+                record.begin = record.stamps.now()
+                record.wait()
+                return record
+        return None
+
+    def end_wait(self, record: Record) -> None:
+        end_record(self._steps, record)
 
     def _coalesced(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """C++ broadcasts several tensors, as DDP does with buffers: once for each type of numbers."""
 
         @functools.wraps(original)
         def _broadcast_coalesced(group: dist.ProcessGroup, tensors: Any, *args: Any, **rest: Any) -> Any:
+            record = None
             with self._steps.safely:
                 calls = len({tensor.dtype for tensor in tensors})
                 if getattr(thread_state, "hook", False):
                     self.count_metered(calls)
                 else:
-                    self._count_unmetered("broadcast", group, calls)
-            with self.inside():
-                return original(group, tensors, *args, **rest)
+                    record = self._begin_in(
+                        self._channel_of(group), "broadcast", group, Kind.BROADCAST, [tensors], calls=calls
+                    )
+            with self.inside(), _left_if_failed(record):
+                result = original(group, tensors, *args, **rest)
+            if record is not None:
+                end_record(self._steps, record)
+            return result
 
         return _broadcast_coalesced
 
     def write(self) -> None:
         """At the end. Without a folder for recordings nothing is written."""
+        if self.communicators is not None:
+            self.communicators.write()
         if self._path is None or not self.unmetered and not self.metered:
             return
         unmetered = [[*key, calls] for key, calls in sorted(self.unmetered.items(), key=str)]
@@ -234,20 +373,22 @@ class IssuedCalls:
             self._path.write_text(json.dumps({"metered": self.metered, "unmetered": unmetered}))
 
     def _may_be_inside(self) -> bool:
-        """Whether this rank may wait in a call that nothing meters: it is inside one, or someone still holds a handle."""
-        return bool(self._inside) or len(self._works) > 0
+        """
+        Whether this rank may wait in a call that is no synchronization of all ranks: it is inside one, or someone still
+        holds a handle.
+        """
+        in_group = self.communicators is not None and bool(self.communicators.open_records)
+        return in_group or bool(self._inside) or len(self._works) > 0
 
-    def count_operator(
-        self, count: Callable[[Sequence[Any], dict[str, Any]], None], args: Sequence[Any], rest: Any
-    ) -> None:
+    def begin_operator(self, begin: _Begin, args: Sequence[Any], rest: dict[str, Any]) -> Record | None:
         """A functional collective is issued now, unless torch only traces it."""
         with self._steps.safely:
             if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-                return
-            if getattr(thread_state, "hook", False):
-                self.count_metered()
-            else:
-                count(args, rest)
+                return None
+            if not getattr(thread_state, "hook", False):
+                return begin(args, rest)
+            self.count_metered()
+        return None
 
 
 class CountedOperator:
@@ -257,20 +398,26 @@ class CountedOperator:
     """
 
     def __init__(
-        self, calls: IssuedCalls, original: Callable[..., Any], count: Callable[[Sequence[Any], dict[str, Any]], None]
+        self, calls: IssuedCalls, original: Callable[..., Any], begin: _Begin, waits_inside: bool = False
     ) -> None:
         self._calls = calls
         self._original = original
-        self._count = count
+        self._begin = begin
+        self._waits_inside = waits_inside
 
     def __call__(self, *args: Any, **rest: Any) -> Any:
         if getattr(thread_state, "functional", False):  # a dispatch mode calls the operator inside the operator
             return self._original(*args, **rest)
         thread_state.functional = True
         try:
-            self._calls.count_operator(self._count, args, rest)
-            with self._calls.inside():
-                return self._original(*args, **rest)
+            record = self._calls.begin_operator(self._begin, args, rest)
+            with self._calls.inside(), _left_if_failed(record):
+                result = self._original(*args, **rest)
+            if record is not None and self._waits_inside:
+                self._calls.end_wait(record)
+            elif record is not None:
+                self._calls.issue(record, result)
+            return result
         finally:
             thread_state.functional = False
 
@@ -284,6 +431,36 @@ class CountedOperator:
         return getattr(self._original, name)
 
 
+class WaitOperator(CountedOperator):
+    """Instead of the function that waits for a tensor. Also where another operator calls it, for a tensor on its way."""
+
+    def __init__(self, calls: IssuedCalls, original: Callable[..., Any]) -> None:
+        super().__init__(calls, original, _begin_nothing)
+
+    def __call__(self, *args: Any, **rest: Any) -> Any:
+        record = self._calls.wait(args)
+        with self._calls.inside(), _left_if_failed(record):
+            result = self._original(*args, **rest)
+        if record is not None:
+            self._calls.end_wait(record)
+        return result
+
+
+@contextmanager
+def _left_if_failed(record: Record | None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if record is not None:
+            record.leave(failed=True)
+        raise
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """By what torch knows a tensor that is on its way: views and copies of the Python object share it."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def _method(
     calls: IssuedCalls, original: Callable[..., Any], name: str, label: str, kind: Kind | None
 ) -> Callable[..., Any]:
@@ -294,13 +471,8 @@ def _method(
             calls.count_metered()
             return original(self, *args, **rest)
         record = calls.begin(operator, self, args)
-        with calls.inside():
-            try:
-                result = original(self, *args, **rest)
-            except BaseException:
-                if record is not None:
-                    record.leave(failed=True)
-                raise
+        with calls.inside(), _left_if_failed(record):
+            result = original(self, *args, **rest)
         return calls.end(result, record)
 
     functools.update_wrapper(method, original)
@@ -314,12 +486,7 @@ def _is_called_by_torch(kind: Kind, data: Sequence[Any]) -> bool:
     return kind is Kind.BARRIER or bool(data) and hasattr(data[-1], "asyncOp")
 
 
-def _dimension(group: dist.ProcessGroup) -> str | None:
-    description = str(group.group_desc)
-    return description.removeprefix(_MESH) if description.startswith(_MESH) else None
-
-
-def _count_nothing(args: Sequence[Any], rest: dict[str, Any]) -> None:
+def _begin_nothing(args: Sequence[Any], rest: dict[str, Any]) -> None:
     pass
 
 

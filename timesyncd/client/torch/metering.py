@@ -290,14 +290,20 @@ class StampedComm:
         return TimedWork(work, before_wait, functools.partial(_stamp_end, self.steps, record), record.leave)
 
     def _begin(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any) -> Record | None:
-        """None: metering is closed, or the group is not the job's."""
-        if self.steps is None or group.size() != self._world_size:
+        """None: metering is closed, or the group is not the job's and not recorded."""
+        if self.steps is None:
             return None
+        channel = None
+        if group.size() != self._world_size:
+            communicators = self.steps.communicators
+            channel = None if communicators is None else communicators.of(group)
+            if channel is None:
+                return None
         with self.steps.safely:
             if self._root is not None and (root := self._root()) is not None:
                 self.steps.start_pass(root)
             larger = max(output_tensor.nbytes, input_tensor.nbytes)
-            record = Record(self._kind, larger, self.steps.stamps_for(input_tensor))
+            record = Record(self._kind, larger, self.steps.stamps_for(input_tensor), channel)
             self.steps.number(record)
             record.arrive(self.steps.job.meter, record.key)
             if self._kind is Kind.REDUCE_SCATTER:

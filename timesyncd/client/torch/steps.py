@@ -22,6 +22,7 @@ import torch
 
 from timesyncd.client.job import Job
 from timesyncd.client.meter import Meter, OpenArrival
+from timesyncd.client.torch.communicators import Channel, Communicators
 from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.stamps import HOST, DeviceStamps, HostStamps, SideStream, Stamps
 from timesyncd.client.torch.updates import StepUpdates
@@ -57,11 +58,26 @@ class Record:
     A mark that is not complete yet. Its times are stamps: the host's time, or what `stamps` reads later.
 
     `begin` None: the time before `last`, when the last bucket of the same backward pass was ready, was hidden by compute.
+    `channel`: whose synchronization it is; None: all ranks' of the job. `counted`: how it was counted as not metered.
     """
 
-    __slots__ = ("_meter", "_open", "arrival", "begin", "bytes", "end", "key", "kind", "last", "number", "stamps")
+    __slots__ = (
+        "_meter",
+        "_open",
+        "arrival",
+        "begin",
+        "bytes",
+        "channel",
+        "counted",
+        "end",
+        "key",
+        "kind",
+        "last",
+        "number",
+        "stamps",
+    )
 
-    def __init__(self, kind: Kind, bytes: int, stamps: Stamps) -> None:
+    def __init__(self, kind: Kind, bytes: int, stamps: Stamps, channel: Channel | None = None) -> None:
         self.kind = kind
         self.bytes = bytes
         self.stamps = stamps
@@ -71,12 +87,20 @@ class Record:
         self.end: Any = None
         self.key = 0
         self.number = 0
+        self.channel = channel
+        self.counted: Any = None
         self._meter: Meter | None = None
         self._open: OpenArrival | None = None
 
     def arrive(self, meter: Meter, key: int) -> None:
-        """The rank comes to the synchronization now, and is inside it until it leaves."""
-        self._meter, self._open = meter, meter.arrive(key, self.kind)
+        """
+        The rank comes to the synchronization now, and is inside it until it leaves. Of a communicator of its own that is
+        not reported: a hang is explained by what all ranks do.
+        """
+        if self.channel is not None:
+            self.channel.enter(self)
+        else:
+            self._meter, self._open = meter, meter.arrive(key, self.kind)
 
     def go_on(self) -> None:
         """It was begun, and the rank goes on. Until `wait` it is not known whether the rank is inside."""
@@ -90,7 +114,9 @@ class Record:
 
     def leave(self, failed: bool = False) -> None:
         """The rank is no longer inside."""
-        if self._meter is not None and self._open is not None:
+        if self.channel is not None:
+            self.channel.leave(self)
+        elif self._meter is not None and self._open is not None:
             self._meter.leave(self._open, failed)
 
     def leave_at_end(self) -> None:
@@ -179,6 +205,8 @@ class Steps:
         self.job = job
         self.device: DeviceStamps | None = None
         self.unknown_device: str | None = None  #: the type of a device that has no timestamps
+        self.communicators: Communicators | None = None  #: None: groups of some ranks are not recorded
+        self.count_call: Callable[[], None] | None = None  #: called for a metered call that torch issues in C++
         self._refusals: set[str] = set()
         self._updates = StepUpdates()
         self._optimizers: WeakKeyDictionary[torch.nn.Module, object] = WeakKeyDictionary()
@@ -259,6 +287,8 @@ class Steps:
 
     def arrive(self, record: Record) -> None:
         """This rank comes to the record's synchronization of the current step now."""
+        if record.channel is not None:
+            record.number = record.channel.take_number()
         record.arrive(self.job.meter, self.job.meter.step_key(self._step))
 
     def keep(self, record: Record) -> None:
@@ -271,8 +301,9 @@ class Steps:
         """Give the record the step's next number now; None: of the current step."""
         if step is None:
             step, self._numbered = self._step, True
-        record.number = self.job.meter.next_sync(step)
-        record.key = self.job.meter.step_key(step)
+        channel, meter = record.channel, self.job.meter
+        record.number = meter.next_sync(step) if channel is None else channel.take_number()
+        record.key = meter.step_key(step)
 
     def complete(self, record: Record) -> None:
         """Mark a record that has a number, at once or when the device's times are known."""
@@ -344,7 +375,9 @@ class Steps:
         meter, step = self.job.meter, self._step
         whole.key = meter.step_key(step)
         for record in kept:
-            record.key, record.number = whole.key, meter.next_sync(step)
+            record.key = whole.key
+            if record.channel is None:
+                record.number = meter.next_sync(step)
             self._mark_or_defer(record)
         if self._ended != whole.key:  # two updates under one number make one step
             if self._pending:
@@ -362,6 +395,12 @@ class Steps:
             return
         arrival_ns, end_ns = record.arrival, record.end
         begin_ns = min(end_ns, max(arrival_ns, record.begin or record.last or arrival_ns))
+        self._put(record, arrival_ns, begin_ns, end_ns)
+
+    def _put(self, record: Record, arrival_ns: int, begin_ns: int, end_ns: int) -> None:
+        if record.channel is not None:
+            record.channel.mark(record, arrival_ns, begin_ns, end_ns)
+            return
         self.job.meter.mark_at(record.key, record.number, arrival_ns, begin_ns, end_ns, record.kind, record.bytes)
 
     def _mark_pending(self) -> None:
@@ -384,7 +423,7 @@ class Steps:
                 self.count_lost()
             else:
                 self._add_stamp_error()
-                self.job.meter.mark_at(record.key, record.number, *times_ns, record.kind, record.bytes)
+                self._put(record, *times_ns)
         return True
 
     def _add_stamp_error(self) -> None:

@@ -1,0 +1,226 @@
+"""Collectives of groups, functional collectives and messages are marked as synchronizations of their communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from timesyncd.client import Job, Kind
+from timesyncd.client.torch import issued_calls
+from timesyncd.client.torch.issued_calls import IssuedCalls
+from timesyncd.client.torch.metering import meter_ddp
+from timesyncd.client.torch.steps import steps_of
+from timesyncd.jobs.group_recording import GroupMark
+from timesyncd.jobs.recording_files import load
+
+
+class Rank:
+    """A job of one rank in its third step, which records. The job is said to have eight, so that no group is the job's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.job = Job("job", rank=0, world_size=8, attempt=0, runtime_dir=folder, record=folder / "marks")
+        for _ in range(2):
+            steps_of(self.job).end()
+        self.calls = IssuedCalls(steps_of(self.job), folder / "marks" / "rank-0-1.calls")
+        self.calls.open()
+
+    @property
+    def counted(self) -> tuple[int, dict[tuple[str, int, str | None], int]]:
+        return self.calls.metered, dict(self.calls.unmetered)
+
+    def marked(self) -> list[GroupMark]:
+        """All, after the end of the job."""
+        steps_of(self.job).end()
+        self.job.close()
+        found = load(self.folder / "marks").groups
+        return [] if found is None else list(found.marks.get(0, ()))
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[Rank]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    made = Rank(tmp_path)
+    try:
+        yield made
+    finally:
+        made.calls.close()
+        made.job.close()
+        dist.destroy_process_group()
+
+
+def test_a_group_s_collectives_are_its_own_series(rank: Rank) -> None:
+    """Each group numbers its own, with its ranks and the dimension of its mesh. A call that is not marked takes its number too."""
+    group = dist.new_group([0], group_desc="mesh_tp")
+    dist.all_reduce(torch.ones(3), group=group)
+    group.allreduce([torch.ones(3)]).wait()  # what its caller does with the handle is not known
+    dist.barrier()
+    work = dist.broadcast(torch.ones(2), 0, group=group, async_op=True)
+    assert work is not None
+    assert rank.calls._may_be_inside()
+    work.wait()
+    dist.all_reduce(torch.ones(0), group=group)  # nothing is sent
+    dist.all_reduce(torch.ones(1), group=group)
+
+    assert rank.counted == (5, {("all_reduce", 1, "tp"): 1})
+    assert not rank.calls._may_be_inside()
+    marks = rank.marked()
+    of_group, of_default = (
+        [each for each in marks if (each.communicator.dimension == "tp") is of] for of in (True, False)
+    )
+    assert [(each.number, each.kind, each.arrival.bytes, each.step) for each in of_group] == [
+        (0, Kind.ALL_REDUCE, 12, 2),
+        (2, Kind.BROADCAST, 8, 2),
+        (4, Kind.ALL_REDUCE, 4, 2),
+    ]
+    assert {each.communicator.ranks for each in of_group} == {(0,)}
+    assert [(each.number, each.kind) for each in of_default] == [(0, Kind.BARRIER)]
+    assert all(each.arrival.arrival_ns <= each.arrival.begin_ns <= each.arrival.end_ns for each in of_group)
+    assert rank.job.meter._dropped == 0
+
+
+def test_a_functional_collective_ends_where_its_tensor_is_waited_for(rank: Rank) -> None:
+    """Until then it counts as not metered, and never ends twice. One of a graph that torch only traces is none."""
+    group = distributed_c10d._get_default_group()
+    found = functional.all_reduce(torch.ones(4), "sum", group)
+    assert rank.counted == (0, {("all_reduce", 1, None): 1})
+    assert rank.calls._may_be_inside()
+    assert found.sum() == 4
+    assert found.sum() == 4
+    assert rank.counted == (1, {})
+    functional.broadcast(torch.ones(4), 0, group).sum()
+    chained = functional.all_reduce(functional.all_reduce(torch.ones(4), "sum", group), "sum", group)
+    assert chained.sum() == 4
+
+    assert rank.counted == (4, {})
+    assert not rank.calls._may_be_inside()
+    marks = rank.marked()
+    assert [each.number for each in marks] == [0, 1, 2, 3]
+    assert [each.kind for each in marks] == [Kind.ALL_REDUCE, Kind.BROADCAST, Kind.ALL_REDUCE, Kind.ALL_REDUCE]
+
+
+def test_a_functional_collective_that_is_never_waited_for_stays_counted(rank: Rank) -> None:
+    """Its end is not known. The number is taken."""
+    group = distributed_c10d._get_default_group()
+    functional.all_reduce(torch.ones(4), "sum", group)
+    assert functional.all_reduce(torch.ones(4), "sum", group).sum() == 4
+
+    assert rank.counted == (1, {("all_reduce", 1, None): 1})
+    assert [each.number for each in rank.marked()] == [1]
+
+
+def test_a_compiled_graph_s_collectives_are_marked(rank: Rank) -> None:
+    """The graph calls the overload of the operator, and waits by it."""
+    group = distributed_c10d._get_default_group()
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def compiled(tensor: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = functional.all_reduce(tensor, "sum", group)
+        return found + 1
+
+    assert compiled(torch.ones(4)).sum() == 8
+    assert rank.counted == (1, {})
+
+
+def test_a_module_of_a_group_marks_its_buckets_and_buffers(rank: Rank) -> None:
+    """By the same hook as a metered one, and without a warning; in a step's end, as those of all ranks."""
+    group = dist.new_group([0], group_desc="mesh_dp")
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), process_group=group
+    )
+    meter_ddp(rank.job, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    rank.calls.unmetered.clear()  # what the module's constructor did
+    model(torch.rand(4, 4)).sum().backward()
+    assert rank.calls._may_be_inside() is False
+
+    assert rank.counted[1] == {}
+    marks = [each for each in rank.marked() if each.communicator.dimension == "dp" and each.kind == Kind.BUCKET]
+    assert [each.arrival.bytes for each in marks] == [4 * (16 + 4 + 4 + 4)]
+
+
+def test_the_reduction_of_used_parameters_is_counted(rank: Rank) -> None:
+    """DDP's C++ issues it behind the last bucket, which the same ranks reach at the same time."""
+    group = dist.new_group([0], group_desc="mesh_dp")
+    model = DistributedDataParallel(torch.nn.Linear(4, 4), process_group=group, find_unused_parameters=True)
+    meter_ddp(rank.job, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    before = rank.calls.metered
+    model(torch.rand(4, 4)).sum().backward()
+
+    assert rank.calls.metered - before == 2
+
+
+class Handle(dist.Work):
+    def wait(self, *_: Any, **__: Any) -> bool:
+        return True
+
+
+def test_messages_are_series_by_sender_receiver_and_tag(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mark of an `isend` begins at the call and ends where its handle is waited for."""
+    monkeypatch.setattr(distributed_c10d, "get_process_group_ranks", lambda group: [0, 3, 5])
+    group = distributed_c10d._get_default_group()
+    begun = []
+    for kind, name, peer, tag in (
+        (Kind.SEND, "send", 1, 0),
+        (Kind.SEND, "send", 1, 7),
+        (Kind.RECEIVE, "recv", 2, 0),
+        (Kind.SEND, "send", 1, 0),
+    ):
+        record = rank.calls.begin((name, kind), group, [[torch.ones(3)], peer, tag])
+        begun.append(rank.calls.end(Handle(), record))
+    assert rank.counted == (0, {("send", 1, None): 3, ("recv", 1, None): 1})
+    for work in begun:
+        work.wait()
+
+    assert rank.counted == (4, {})
+    channels = [(each.communicator.ranks, each.communicator.tag, each.number, each.kind) for each in rank.marked()]
+    assert channels == [
+        ((0, 3), 0, 0, Kind.SEND),
+        ((0, 3), 7, 0, Kind.SEND),
+        ((5, 0), 0, 0, Kind.RECEIVE),
+        ((0, 3), 0, 1, Kind.SEND),
+    ]
+    assert rank.job.meter._dropped == 0
+
+
+def test_a_message_from_any_rank_is_counted_and_noted(rank: Rank) -> None:
+    """Which of the senders' messages it was is not known."""
+    group = distributed_c10d._get_default_group()
+    rank.calls.begin(("recv", None), group, [[torch.ones(1)], 0])
+    rank.calls.begin(("send", Kind.SEND), group, [[torch.ones(1)]])
+
+    assert rank.counted == (0, {("recv", 1, None): 1, ("send", 1, None): 1})
+    blocks = next((rank.folder / "marks").glob("*.groups")).read_bytes()
+    assert blocks.count(b"any_source") == 1
+
+
+def test_a_group_that_torch_does_not_know_is_counted(rank: Rank) -> None:
+    """Which ranks of the job it has is not known."""
+    group = dist.ProcessGroup(0, 1)  # type: ignore[call-arg]
+    assert rank.calls.begin(("all_reduce", Kind.ALL_REDUCE), group, [[torch.ones(1)], dist.AllreduceOptions()]) is None
+
+    assert rank.counted == (0, {("all_reduce", 1, None): 1})
+    assert rank.job.meter._dropped == 0
+
+
+def test_without_a_recording_groups_are_counted(tmp_path: Path) -> None:
+    """There is no file for their marks."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    job = Job("job", rank=0, world_size=8, attempt=0, runtime_dir=tmp_path)
+    calls = IssuedCalls(steps_of(job), None)
+    try:
+        calls.open()
+        steps_of(job)._step = issued_calls.FIRST_COUNTED_STEP
+        dist.all_reduce(torch.ones(3))
+        assert (calls.metered, dict(calls.unmetered)) == (0, {("all_reduce", 1, None): 1})
+    finally:
+        calls.close()
+        job.close()
+        dist.destroy_process_group()
