@@ -90,6 +90,8 @@ def stages() -> tuple[nn.Module, Callable[[], None]]:
 step_function = {"imported": imported, "functional": functionals}.get(variant, backward)
 if variant == "hsdp":
     fully_shard(model, mesh=init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("replicate", "shard")))
+if variant == "unused":  # C++'s all-reduce of the parameters that were used
+    model = DistributedDataParallel(model, find_unused_parameters=True)
 if variant == "ddp_mesh":  # C++'s own all-reduce in groups, and the broadcast of buffers
     mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("dp", "tp"))
     model = DistributedDataParallel(nn.Sequential(model, nn.BatchNorm1d(16)), process_group=mesh["dp"].get_group())

@@ -177,25 +177,26 @@ def test_only_the_slow_rank_is_named_where_ranks_leave_at_different_times(
 
 
 @pytest.mark.parametrize(
-    ("variant", "ranks", "unmetered"),
+    ("variant", "ranks", "unmetered", "dimensions"),
     [
-        ("imported", 2, set()),
-        ("functional", 2, {("all_reduce", None), ("all_to_all", None)}),
-        ("hsdp", 4, {("all_gather", "shard"), ("reduce_scatter", "shard"), ("all_reduce", "replicate")}),
-        ("ddp_mesh", 4, {("all_reduce", "dp"), ("broadcast", "dp")}),
-        (
-            "1f1b",
-            8,
-            {("send", "pp"), ("recv", "pp"), ("all_reduce", "tp"), ("all_gather", "dp"), ("reduce_scatter", "dp")},
-        ),
+        ("imported", 2, set(), set()),
+        ("unused", 2, set(), set()),
+        ("functional", 2, set(), {None}),
+        ("hsdp", 4, set(), {"shard", "replicate"}),
+        ("ddp_mesh", 4, set(), {"dp"}),
+        ("1f1b", 8, set(), {"dp", "tp"}),
     ],
 )
 def test_every_call_has_a_mark_or_is_counted(
-    tmp_path: Path, variant: str, ranks: int, unmetered: set[tuple[str, str | None]]
+    tmp_path: Path,
+    variant: str,
+    ranks: int,
+    unmetered: set[tuple[str, str | None]],
+    dimensions: set[str | None],
 ) -> None:
     """
     As torch's profiler counts them, by imported names, in meshes and between stages. Of calls without a mark the report gives the names; then
-    the overhead is null and no rank is accused.
+    the overhead is null and no rank is accused. With marks it has each group with its dimension, and the messages between stages.
     """
     command = [*TORCHRUN[:-2], f"--nproc-per-node={ranks}", MESH]
     ran = audited(tmp_path / "out", *command, VARIANT=variant, COUNTS=str(tmp_path))
@@ -205,9 +206,14 @@ def test_every_call_has_a_mark_or_is_counted(
     assert issued > 0
     assert ran.report["metered_calls"] + sum(each["calls"] for each in ran.report["unmetered"]) == issued
     assert {(each["name"], each["dimension"]) for each in ran.report["unmetered"]} == unmetered
+    assert {each["dimension"] for each in ran.report["groups"]} == dimensions
     if unmetered:
         assert (ran.report["sync_overhead"], ran.report["stragglers"]) == (None, [])
         assert "not metered" in ran.report["headline"]
         assert "not comparable" not in ran.err
     else:
         assert 0 < ran.report["sync_overhead"] < 1
+    if variant == "1f1b":
+        found = {(each["sender"], each["receiver"]) for each in ran.report["messages"]}
+        assert found == {pair for low in (0, 1, 4, 5) for pair in ((low, low + 2), (low + 2, low))}
+        assert all(each["delay_min_ns"] is None or each["delay_min_ns"] > 0 for each in ran.report["messages"])

@@ -42,3 +42,17 @@ def test_the_late_rank_s_place_is_stated(tmp_path: Path, name: str, place: str) 
     late, found = audited(name, place, tmp_path)
 
     assert (late.status, found) == (0, "right"), late.report["headline"]
+
+
+@pytest.mark.parametrize("name", ["HSDP 2 x 2", "DP x PP 2 x 2, GPipe"])
+def test_the_late_rank_of_a_mesh_is_named_with_its_group(tmp_path: Path, name: str) -> None:
+    """Rank 1 of 2 x 2 is 30 ms late before each step: the others wait for it in several groups, and it alone is named, with one of its groups."""
+    late, found = audited(name, "data", tmp_path)
+    (one,) = late.report["stragglers"]
+
+    assert (late.status, found) == (0, "right"), late.report["headline"]
+    assert 1 in one["group"]
+    assert len(one["group"]) == 2
+    assert one["dimension"] in ("shard", "replicate", "dp", "pp")
+    assert one["exposed_ns"] > 0
+    assert sum(each["calls"] for each in late.report["unmetered"]) <= 0.01 * late.report["metered_calls"]

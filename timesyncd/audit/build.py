@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from timesyncd.audit import advice, bootstrap, buckets, measured, remedies
+from timesyncd.audit import advice, bootstrap, buckets, groups, measured, remedies
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.report import (
@@ -70,6 +70,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         marks_lost=recording.marks_lost,
         metered_calls=None if recording.calls is None else recording.calls.metered,
         unmetered=_unmetered(recording.calls),
+        **_groups(now),
     )
     return found.model_copy(
         update={
@@ -92,6 +93,18 @@ def advice_for(now: Measured) -> JobAdvice:
         step_ns=_estimate(bootstrap.estimate(now.samples, lambda sums: sums.step_ns)) if now.samples else None,
         advice=advice.advise(now, replayable, of_buckets),
     )
+
+
+def _groups(now: Measured) -> dict[str, Any]:
+    """What is stated of groups and messages, where the ranks are compared by their own time and their calls are known."""
+    if now.own_times is None or now.recording.groups is None or not now.is_account:
+        return {}
+    return {
+        "groups": groups.group_reports(now.recording.groups),
+        "messages": groups.message_reports(now.recording.groups),
+        "withheld": list(groups.withheld_reports(now)),
+        "alone": list(now.own_times.alone),
+    }
 
 
 def comparable_runs(now: Measured) -> list[Run]:
@@ -128,6 +141,7 @@ def _waits(now: Measured) -> list[RankWait]:
 
 
 def _stragglers(now: Measured) -> list[StragglerReport]:
+    of_slow = groups.groups_of_slow(now)
     return [
         StragglerReport(
             rank=found.rank,
@@ -138,6 +152,8 @@ def _stragglers(now: Measured) -> list[StragglerReport]:
             where=found.where,
             place=measured.place(now, found),
             verdict=found.verdict,
+            group=list(of_slow[found.rank].ranks) if found.rank in of_slow else None,
+            dimension=of_slow[found.rank].dimension if found.rank in of_slow else None,
         )
         for found in now.attribution.stragglers
     ]

@@ -13,6 +13,7 @@ from timesyncd.audit.report import (
     OverheadSourceReport,
     RareReport,
     StragglerReport,
+    WithheldReport,
 )
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import split_step
@@ -21,6 +22,9 @@ from timesyncd.jobs.issued_calls import CallKind, IssuedCallCounts, unmetered_te
 
 #: A cost below this share of the time is reported without a number.
 _NOTHING = 0.0005
+
+#: A sentence lists so many ranks.
+_MAX_RANKS = 8
 
 #: Load of another process lasts for seconds; a shorter recording may contain nothing else.
 _LONG_ENOUGH_NS = 10 * NS_PER_S
@@ -98,7 +102,26 @@ def step_label(key: int) -> str:
 
 
 def _late(worst: StragglerReport) -> str:
-    return f"Rank {worst.rank} on {worst.node} is persistently late: {short_duration(worst.lateness_p50_ns)} {worst.place}."
+    late = f"Rank {worst.rank} on {worst.node} is persistently late: {short_duration(worst.lateness_p50_ns)} {worst.place}."
+    return late if worst.group is None else f"{late} {_waited_in(worst.group, worst.dimension, worst.rank)}"
+
+
+def _waited_in(group: Sequence[int], dimension: str | None, rank: int) -> str:
+    """Which ranks of its group waited for it most."""
+    others = [each for each in group if each != rank]
+    return f"In its {_group_name(dimension)} it is waited for by {ranks_text(others)}."
+
+
+def _group_name(dimension: str | None) -> str:
+    return "group" if dimension is None else f"{dimension} group"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """For people: `rank 3`, `the ranks 1, 3 and 12 more`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:_MAX_RANKS]))
+    return f"the ranks {shown}" + (f" and {len(ranks) - _MAX_RANKS} more" if len(ranks) > _MAX_RANKS else "")
 
 
 def _straggler_cost(worst: StragglerReport, report: AuditReport) -> str:
@@ -113,13 +136,25 @@ def _straggler_cost(worst: StragglerReport, report: AuditReport) -> str:
 def _straggler_clause(report: AuditReport) -> str:
     if _recorded_ranks(report) < report.world_size:
         return f"the recording has {_recorded_ranks(report)} of {report.world_size} ranks, so no straggler can be named"
-    if report.method is None:
+    if report.withheld:
+        return withheld_text(report.withheld[0])
+    if report.method is None and not report.groups and not report.messages:
         return "the ranks' times are not comparable, so no straggler can be named"
     if report.stragglers:
         return f"rank {report.stragglers[0].rank} seems late, but by less than the error of the clocks"
     if report.lateness_may_be_chance:
         return "a rank is late in most steps, but in so few steps that is not told apart from chance, so none is named"
+    if report.alone:
+        return f"{ranks_text(report.alone)} {'has' if len(report.alone) == 1 else 'have'} no other rank with the same work, so no straggler is named there"
     return "no rank is persistently late"
+
+
+def withheld_text(found: WithheldReport) -> str:
+    """Why none of these late ranks is named."""
+    return (
+        f"{ranks_text(found.ranks)} of one {_group_name(found.dimension)} are all late, by {short_duration(found.lateness_ns)} or more: "
+        "more work for them and slow ranks look the same, so none is named"
+    )
 
 
 def _recorded_ranks(report: AuditReport) -> int:
@@ -211,6 +246,7 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
         yield f"Not metered: {unmetered_text(_calls(report))}; {report.metered_calls:,} calls are."
     if not _calls(report).is_account:
         yield "No overhead is stated, no remedy is offered and no rank is named: the waits in those calls leave no mark."
+    yield from _group_notes(report)
     if report.marks_lost:
         yield f"{report.marks_lost} marks were lost."
     if report.method is Method.COLLECTIVE_ENDS:
@@ -220,9 +256,7 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
         )
     if _recorded_ranks(report) < report.world_size:
         yield f"The recording has {_recorded_ranks(report)} of {report.world_size} ranks: put the *.marks files of all nodes into one folder."
-    elif (
-        report.method is None and report.world_size > 1 and not unwaited and 2 * report.unreduced_steps <= report.steps
-    ):
+    elif report.method is None and _has_to_compare(report, unwaited):
         yield "The ranks' clocks are not comparable: durations on each rank are correct, lateness between ranks is unknown."
     if any(straggler.verdict == "inconclusive" for straggler in report.stragglers):
         yield "Inconclusive: the lateness is within the possible difference of the clocks."
@@ -231,6 +265,31 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
             "A rank is late in most steps, but lateness that changes slowly by itself looks the same in so few: no rank is "
             "named for it. Record several times as many steps."
         )
+
+
+def _has_to_compare(report: AuditReport, unwaited: int) -> bool:
+    """Whether ranks would be compared by their clocks, if these allowed it."""
+    in_groups = report.groups or report.messages
+    synchronizes = not unwaited and 2 * report.unreduced_steps <= report.steps
+    return not in_groups and report.world_size > 1 and synchronizes and _calls(report).is_account
+
+
+def _group_notes(report: AuditReport) -> Iterator[str]:
+    if not report.groups and not report.messages:
+        return
+    yield (
+        "The ranks synchronize in groups, so each rank's own time, without its waits, is compared with that of the ranks that do "
+        "the same work. Each is measured on its own clock. No remedy is replayed."
+    )
+    if report.stragglers:
+        yield "What the others waited for a rank is at most what it takes longer than its like, and at most what they waited in all."
+    for each in report.withheld:
+        text = withheld_text(each)
+        yield f"{text[0].upper()}{text[1:]}."
+    if report.alone:
+        text = ranks_text(report.alone)
+        has = "has" if len(report.alone) == 1 else "have"
+        yield f"{text[0].upper()}{text[1:]} {has} no other rank with the same work: lateness and more work look the same there, so it is unknown."
 
 
 def bucket_lines(found: BucketReport) -> list[str]:

@@ -41,6 +41,9 @@ _METHODS = {
     None: "not comparable",
 }
 
+#: Of a job that synchronizes in groups.
+_OWN_TIME = "by each rank's own time, on its own clock"
+
 
 #: The number of stages on the page, the costliest ones; report.json has all.
 _MAX_STAGES = 12
@@ -63,7 +66,7 @@ def html(report: AuditReport, now: Measured, before: Measured | None = None) -> 
     ranks = shown_ranks(report)
     return template.render(
         report=report,
-        method=_METHODS[report.method],
+        method=_OWN_TIME if report.groups or report.messages else _METHODS[report.method],
         plots=_plots(report, now, before, ranks),
         ranks=ranks,
         findings_lines=findings_lines(report),

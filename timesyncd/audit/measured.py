@@ -13,13 +13,23 @@ from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
 from timesyncd.audit.bootstrap import StepSample
-from timesyncd.ipc.job_datagram import Kind
-from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, Comparison, StepMark, Sync, widest_skew_sync
+from timesyncd.ipc.job_datagram import Kind, kind_text
+from timesyncd.jobs.arrivals import (
+    READING_GRANULARITY_NS,
+    Arrival,
+    Comparison,
+    StepMark,
+    Sync,
+    compare,
+    widest_skew_sync,
+)
 from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier, ratio, step_cost
+from timesyncd.jobs.issued_calls import MAX_UNMETERED_PART
 from timesyncd.jobs.late_place import late_place
 from timesyncd.jobs.lateness import independent_part, independent_steps, is_persistent
 from timesyncd.jobs.missing_ranks import Hang, find_hang
 from timesyncd.jobs.onset import LateSpan, late_spans
+from timesyncd.jobs.own_time import OwnTimes, group_text, own_times
 from timesyncd.jobs.rare_waits import RareWaits, rare_waits
 from timesyncd.jobs.recording import Recording, positions, same_step
 from timesyncd.jobs.stragglers import Attribution, Straggler, attribute
@@ -34,7 +44,7 @@ MIN_STEPS_WITHOUT_FIRST = 20
 class Measured:
     """
     `recording` is without the omitted first step; `aligned` has only complete synchronizations, on the time axis of the
-    attribution.
+    attribution. `own_times`: of a job that synchronizes in groups; None: all its ranks synchronize together.
     """
 
     recorded_steps: int
@@ -42,6 +52,7 @@ class Measured:
     aligned: Recording
     attribution: Attribution
     costs: Sequence[StepCost]
+    own_times: OwnTimes | None = None
 
     @property
     def samples(self) -> list[StepSample]:
@@ -93,6 +104,8 @@ class Measured:
         """The steps in which some rank updated its parameters, and no rank has a mark of data that it exchanged."""
         reduced = {sync.step for sync in self.recording.syncs if sync.kind != Kind.BARRIER}
         reduced |= {request.step for requests in self.recording.requests.values() for request in requests}
+        if self.recording.groups is not None:
+            reduced |= {mark.step for marks in self.recording.groups.marks.values() for mark in marks}
         return len({mark.step for marks in self.recording.steps.values() for mark in marks} - reduced)
 
     @property
@@ -119,10 +132,45 @@ def measured(recording: Recording) -> Measured:
     keys = recording.step_keys
     if len(keys) >= MIN_STEPS_WITHOUT_FIRST:
         recording = _after(recording, keys[0])
+    if is_in_groups(recording):
+        return _measured_in_groups(len(keys), recording)
     attribution = attribute(recording.syncs, recording.nodes, recording.world_size)
     if recording.calls is not None and not recording.calls.is_account:
         attribution = replace(attribution, stragglers=())  # it may only have waited for another rank, unseen
     return Measured(len(keys), recording, _aligned(recording, attribution), attribution, _costs(recording))
+
+
+def is_in_groups(recording: Recording) -> bool:
+    """
+    Whether more than one in a hundred of the ranks' synchronizations are of a group, or are messages. Without the first
+    two steps, in which modules are made.
+    """
+    if recording.groups is None:
+        return False
+    first = recording.step_keys[:2]
+    since = first[-1] if first else 0
+    in_groups = sum(mark.step > since for marks in recording.groups.marks.values() for mark in marks)
+    of_all = sum(len(sync.arrivals) for sync in recording.syncs if sync.step > since)
+    return in_groups > MAX_UNMETERED_PART * (in_groups + of_all)
+
+
+def _measured_in_groups(recorded_steps: int, recording: Recording) -> Measured:
+    """The ranks compared by their own time: who is late in one group may only have waited in another one."""
+    found = own_times(recording)
+    is_account = recording.calls is None or recording.calls.is_account
+    stragglers = tuple(each.straggler for each in found.slow) if is_account else ()
+    attribution = Attribution(
+        method=None,
+        clock_bound_ns=None,
+        trusted=False,
+        skew_p50_ns=None,
+        skew_p99_ns=None,
+        stragglers=stragglers,
+        suspicion=None,
+        syncs=(),
+        may_be_chance=found.may_be_chance,
+    )
+    return Measured(recorded_steps, recording, _aligned(recording, attribution), attribution, found.costs, found)
 
 
 def _after(recording: Recording, step: int) -> Recording:
@@ -131,6 +179,7 @@ def _after(recording: Recording, step: int) -> Recording:
         syncs=[sync for sync in recording.syncs if sync.step > step],
         steps={rank: [mark for mark in marks if mark.step > step] for rank, marks in recording.steps.items()},
         requests={rank: [one for one in many if one.step > step] for rank, many in recording.requests.items()},
+        groups=None if recording.groups is None else recording.groups.after(step),
     )
 
 
@@ -192,6 +241,8 @@ def _moved(mark: StepMark, by_ns: int) -> StepMark:
 
 def place(now: Measured, late: Straggler) -> str:
     """Where the straggler loses its time, as far as the marks separate it."""
+    if now.own_times is not None:
+        return next(each.place for each in now.own_times.slow if each.straggler is late)
     return late_place(now.recording.syncs, now.recording.step_marks, late)
 
 
@@ -226,6 +277,8 @@ class _StageTotals:
 
 def stages(now: Measured) -> list[Stage]:
     """In the order of a step, from the steps in which every rank was measured; empty: there is none."""
+    if now.own_times is not None:
+        return []  # each rank waits for others
     found: dict[_StageKey, _StageTotals] = {}
     steps = 0
     for key_costs in _each_step(now):
@@ -318,6 +371,8 @@ def overhead_sources(now: Measured) -> list[OverheadSource]:
 
     Time that belongs to several synchronizations or requests counts for the one that ends first, so none counts twice.
     """
+    if now.own_times is not None:
+        return _named_sources(_costs_in_groups(now.recording))
     compared = {(sync.step, sync.sync): sync.comparison for sync in now.attribution.syncs}
     by_step = dict(same_step(now.recording.syncs))
     requests = _requests(now.recording)
@@ -334,11 +389,42 @@ def overhead_sources(now: Measured) -> list[OverheadSource]:
             ]
             for source, cost_ns in _time_by_cause([*parts, *pushes_and_pulls], (begin_ns, begin_ns + elapsed_ns)):
                 costs_ns[source] += cost_ns
+    return _named_sources(costs_ns)
+
+
+def _named_sources(costs_ns: Mapping[_CauseKey, int]) -> list[OverheadSource]:
     total_ns = sum(costs_ns.values())
     found = [
         OverheadSource(*source, cost_ns, cost_ns / total_ns) for source, cost_ns in costs_ns.items() if cost_ns > 0
     ]
     return sorted(found, key=lambda source: -source.exposed_ns)
+
+
+def _costs_in_groups(recording: Recording) -> Mapping[_CauseKey, int]:
+    """By group and kind. Which rank was waited for is not stated: it may have waited itself."""
+    groups = recording.groups
+    assert groups is not None, "the recording has groups"
+    compared = {
+        (sync.communicator, sync.number): compare(sync.arrivals) for sync in groups.syncs if len(sync.arrivals) > 1
+    }
+    costs_ns: dict[_CauseKey, int] = defaultdict(int)
+    for rank in range(recording.world_size):
+        parts: dict[int, list[_TimedCause]] = defaultdict(list)
+        for mark in groups.marks.get(rank, ()):
+            name = f"{kind_text(mark.kind)} of the {group_text(mark.communicator)}"
+            comparison = compared.get((mark.communicator, mark.number))
+            parts[mark.step].append(_timed_cause(mark.arrival, name, rank, comparison))
+        for sync in recording.syncs:
+            if rank in sync.arrivals:
+                name = f"{kind_text(sync.kind)} of {group_text(None)}"
+                parts[sync.step].append(_timed_cause(sync.arrivals[rank], name, rank, sync.comparison))
+        before: list[_TimedCause] = []  # one that is issued in a step may end in the next one
+        for step in recording.steps.get(rank, ()):
+            own = parts.get(step.step, [])
+            for (cause, _, where), cost_ns in _time_by_cause([*before, *own], (step.arrival_ns, step.end_ns)):
+                costs_ns[cause, None, where] += cost_ns
+            before = own
+    return costs_ns
 
 
 _CauseKey = tuple[Cause, int | None, str]

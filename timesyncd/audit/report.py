@@ -69,6 +69,9 @@ class StragglerReport(Message):
 
     `place` says which work is late, as far as the marks separate it: "at bucket 1", "before bucket 0" (all that a rank
     does between two steps and up to its first synchronization), "in the update before bucket 0".
+
+    `group`, `dimension`: of a job that synchronizes in groups, the ranks of the group in which the others waited for it
+    most, and its dimension of the mesh; null: unknown, or all ranks.
     """
 
     rank: Int64
@@ -79,6 +82,8 @@ class StragglerReport(Message):
     where: str
     place: str
     verdict: Literal["straggler", "inconclusive"]
+    group: list[Int64] | None = None
+    dimension: str | None = None
 
 
 class RareReport(Message):
@@ -279,6 +284,51 @@ class UnmeteredCallsReport(Message):
     calls: Int64
 
 
+class GroupReport(Message):
+    """
+    One communicator: a process group of `ranks`, of a dimension of the device mesh (null: of none). `syncs` of its
+    synchronizations have the marks of all its ranks. `skew_p50_ns`: last arrival minus first one, the median; null: the
+    clocks do not compare. `waited_ns`: for so long its ranks were inside, where compute did not hide it.
+    """
+
+    name: str
+    dimension: str | None
+    ranks: list[Int64]
+    syncs: Int64
+    skew_p50_ns: Int64 | None
+    waited_ns: Int64
+
+
+class MessageReport(Message):
+    """
+    The messages from `sender` to `receiver` in a group of this dimension: `count` are paired, and the receiver waited
+    for `waited` of them, so that their arrival is known.
+
+    `delay_p50_ns`, `delay_min_ns`: from the call that sent it to its arrival, right within +-`error_ns`; null: unknown
+    for `reason`.
+    """
+
+    sender: Int64
+    receiver: Int64
+    dimension: str | None
+    count: Int64
+    waited: Int64
+    delay_p50_ns: Int64 | None
+    delay_min_ns: Int64 | None
+    error_ns: Int64 | None
+    reason: str
+
+
+class WithheldReport(Message):
+    """
+    All `ranks` of a group are late, at least by `lateness_ns`: more work and slow ranks look the same, so none is named.
+    """
+
+    ranks: list[Int64]
+    dimension: str | None
+    lateness_ns: Int64
+
+
 class AuditReport(Message):
     """
     An audit of one job. Times are in ns, ratios from 0 to 1; null: unknown.
@@ -291,6 +341,10 @@ class AuditReport(Message):
     null: no few steps hold most of the waiting. `unreduced_steps`: the steps in which no reduction is recorded. `buckets` null: no comparable ones are
     recorded. `method`: how ranks were compared (null: they could not be), within
     +-`clock_bound_ns`. `own_overhead`: the share of the ranks' time that metering took.
+
+    `groups` (the costliest first), `messages`: of a job that synchronizes in groups. Then the ranks are compared by
+    their own time, without their waits, each on its own clock, and `method` is null. `withheld`: late ranks of which
+    none is named. `alone`: the ranks that have no other rank with the same work, so their lateness is unknown.
     """
 
     version: Int64 = 1
@@ -322,4 +376,8 @@ class AuditReport(Message):
     marks_lost: Int64
     metered_calls: Int64 | None
     unmetered: list[UnmeteredCallsReport]
+    groups: list[GroupReport] = Field(default_factory=list)
+    messages: list[MessageReport] = Field(default_factory=list)
+    withheld: list[WithheldReport] = Field(default_factory=list)
+    alone: list[Int64] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)

@@ -7,6 +7,8 @@ It also decides which batches of marks are plausible: any local user can send an
 
 from __future__ import annotations
 
+import re
+import zlib
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -18,6 +20,7 @@ from typing import NamedTuple
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import STEP_TOLERANCE_NS
+from timesyncd.config import NAME_PATTERN
 from timesyncd.ipc.job_datagram import Mark
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, half_widths
 from timesyncd.messages.jobs import MarkBatch
@@ -205,6 +208,17 @@ def head_of(batch: MarkBatch, job: str) -> MarkBatch:
 def _clock(batch: MarkBatch) -> str:
     """Ranks of one node, boot and time namespace read one clock."""
     return intern(f"{batch.node}/{batch.boot_id}/{batch.time_namespace}")
+
+
+def node_name(label: str) -> str:
+    """
+    A rank may call its node anything; a name that messages do not allow keeps what they do, and a part that keeps two
+    such labels apart.
+    """
+    if re.fullmatch(NAME_PATTERN, label):
+        return label
+    kept = re.sub("[^A-Za-z0-9._-]+", "-", label).lstrip("._-")[:48]
+    return f"{kept or 'node'}-{zlib.crc32(label.encode(errors='replace')):08x}"
 
 
 def order_of(batch: MarkBatch | BatchNumbers) -> Order:

@@ -17,6 +17,7 @@ from pydantic import Field
 from timesyncd.ipc.job_datagram import Mark
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
+from timesyncd.jobs.group_recording import GroupRecording
 from timesyncd.jobs.issued_calls import IssuedCallCounts
 from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.stragglers import position_text
@@ -65,6 +66,7 @@ class Recording:
     requests: Mapping[int, Sequence[ServerRequest]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     calls: IssuedCallCounts | None = None
+    groups: GroupRecording | None = None
 
     @property
     def nodes(self) -> dict[int, str]:

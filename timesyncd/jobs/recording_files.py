@@ -6,8 +6,6 @@ daemon's HTTP API.
 from __future__ import annotations
 
 import os
-import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,14 +17,16 @@ from pydantic import ValidationError
 
 from timesyncd.bound import Bound
 from timesyncd.client.api import get_json
-from timesyncd.client.recorder import LENGTH
-from timesyncd.config import NAME_PATTERN, read_file, validation_text
+from timesyncd.config import read_file, validation_text
 from timesyncd.errors import Malformed, Refused, TraceError
+from timesyncd.ipc.group_marks import GROUP_SUFFIX
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
+from timesyncd.jobs.group_recording import GroupRecording, block_places, recorded_groups
 from timesyncd.jobs.issued_calls import read_calls
 from timesyncd.jobs.joining import STEP_CLOSED_AFTER_NS, Jobs
 from timesyncd.jobs.missing_ranks import Presence
+from timesyncd.jobs.ranks import node_name
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.messages.jobs import MarkBatch
 from timesyncd.units import duration_text
@@ -145,7 +145,7 @@ def _read(path: Path) -> RankFile | None:
     Raises TraceError.
     """
     data = _bytes(path)
-    places = _places(data)
+    places = block_places(data)
     if not places:
         return None
     newest = _decoded(path, data[places[-1]]).header
@@ -164,20 +164,6 @@ def _bytes(path: Path) -> bytes:
         return read_file(path, MAX_RECORDING_BYTES)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
-
-
-def _places(data: bytes) -> list[slice]:
-    """The places of the whole datagrams; only the last one can be partial."""
-    found: list[slice] = []
-    at = 0
-    while at + LENGTH.size <= len(data):
-        (length,) = LENGTH.unpack_from(data, at)
-        at += LENGTH.size
-        if at + length > len(data):
-            break
-        found.append(slice(at, at + length))
-        at += length
-    return found
 
 
 def _decoded(path: Path, datagram: bytes) -> Datagram:
@@ -207,7 +193,15 @@ def join(files: Sequence[RankFile]) -> Recording:
         steps={rank: steps for rank, each in kept.items() if (steps := _steps(each, after))},
         requests={rank: requests for rank, each in kept.items() if (requests := _requests(each, after))},
         notes=tuple(_notes(len(files) - len(run), _apart_ns(run), after)),
+        groups=_groups(ranks, newest.world_size, after),
     )
+
+
+def _groups(ranks: Mapping[int, RankFile], world_size: int, after: int) -> GroupRecording | None:
+    """The marks of communicators, of the steps after that key, from the files beside these."""
+    paths = {rank: file.path.with_suffix(GROUP_SUFFIX) for rank, file in ranks.items()}
+    found = recorded_groups(paths, world_size, MAX_RECORDING_MARKS, MAX_RECORDING_BYTES)
+    return None if found is None else found.after(after)
 
 
 def _newest_run(files: Iterable[RankFile]) -> list[RankFile]:
@@ -360,17 +354,6 @@ def _feed(jobs: Jobs, part: _FilePart, parts: _Parts) -> None:
         if number > 0 and number - 1 not in parts:
             jobs.accept(_batch(part, number - 1, []), 0)
         jobs.accept(_batch(part, number, marks), 0)
-
-
-def node_name(label: str) -> str:
-    """
-    A rank may call its node anything; a name that messages do not allow keeps what they do, and a part that keeps two
-    such labels apart.
-    """
-    if re.fullmatch(NAME_PATTERN, label):
-        return label
-    kept = re.sub("[^A-Za-z0-9._-]+", "-", label).lstrip("._-")[:48]
-    return f"{kept or 'node'}-{zlib.crc32(label.encode(errors='replace')):08x}"
 
 
 def _batch(part: _FilePart, number: int, marks: Sequence[Mark]) -> MarkBatch:

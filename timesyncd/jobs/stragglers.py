@@ -178,7 +178,12 @@ def _clock_method(compared_syncs: _ComparedSyncs) -> Method | None:
 
 def stragglers_in(syncs: Sequence[Sync]) -> list[Straggler]:
     """The stragglers of a part of the synchronizations that an attribution compared, the worst first."""
-    return _stragglers(_ComparedSyncs(syncs))[0]
+    return stragglers_and_doubt(syncs)[0]
+
+
+def stragglers_and_doubt(syncs: Sequence[Sync]) -> tuple[list[Straggler], bool]:
+    """The same, and whether another rank seems late that chance may have made so."""
+    return _stragglers(_ComparedSyncs(syncs))
 
 
 def _stragglers(compared_syncs: _ComparedSyncs) -> tuple[list[Straggler], bool]:

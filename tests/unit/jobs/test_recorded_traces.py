@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from mesh_lab import pipelines, two_by_two
 
 from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import Kind
@@ -84,3 +85,30 @@ def test_a_recording_with_calls_that_have_no_mark_is_refused() -> None:
     assert recorded_traces(replace(whole, calls=IssuedCallCounts(360, {CallKind("send", 2, "pp"): 1})))
     with pytest.raises(TraceError, match="no marks of 412 calls .send in pp groups: 412 calls."):
         recorded_traces(replace(whole, calls=calls))
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_in_a_mesh_the_slow_rank_is_blamed_through_its_groups(late: int) -> None:
+    """Rank `late` of DP x TP computes 6 ms longer before its first group: the ranks that wait for it in another one are not blamed."""
+
+    def work(rank: int, number: int) -> float:
+        return 5.0 + (6.0 if (rank, number) == (late, 0) else 0.0)
+
+    slow, healthy = what_if(two_by_two(work).recording()), what_if(two_by_two(lambda rank, number: 5.0).recording())
+    (cause,) = (each for each in slow.causes if each.kind is CauseKind.RANK)
+
+    assert (cause.rank, healthy.causes) == (late, ())
+    # Of a replica of two ranks a part of what one of them takes longer looks like its data.
+    assert cause.without_ns == pytest.approx(healthy.step_ns, rel=0.05)
+
+
+def test_the_messages_of_a_pipeline_are_part_of_the_replay() -> None:
+    """Of two replicas of two stages rank 3 is slow; its stage has twice the work of the other one, and is a cause of its own."""
+
+    def work(rank: int, number: int) -> float:
+        return (10.0 if rank % 2 else 5.0) + (9.0 if (rank, number) == (3, 0) else 0.0)
+
+    found = what_if(pipelines(2, work).recording())
+
+    assert [cause.rank for cause in found.causes if cause.kind is CauseKind.RANK] == [3]
+    assert found.misfit < 0.01

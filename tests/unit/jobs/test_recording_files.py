@@ -23,8 +23,9 @@ from timesyncd.ipc.job_datagram import MARK_SIZE, Header, Kind, encode_header, j
 from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs import recording_files
 from timesyncd.jobs.arrivals import StepMark
+from timesyncd.jobs.ranks import node_name
 from timesyncd.jobs.recording import Recording, RecordingMessage, positions
-from timesyncd.jobs.recording_files import load, node_name
+from timesyncd.jobs.recording_files import load
 
 
 def header_of(rank: int, world_size: int = 2, name: str = "train") -> Header:
