@@ -8,6 +8,7 @@ from typing import Any
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.driver import PollReport
+from timesyncd.messages.cost import DaemonCost, SourceCost
 from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState
@@ -82,6 +83,15 @@ FULL = MetricsSnapshot(
     counters=Counters(samples_total=17),
 )
 
+COST = DaemonCost(
+    node=NODE.node, as_of_realtime_ns=NOW_NS, cpu_ns=7 * NS_PER_S, cpu_share=0.013, window_ns=60 * NS_PER_S, memory_bytes=90_000_000,
+    cpu_budget_share=0.05, memory_budget_bytes=None, poll_factor=2,
+    sources=[
+        SourceCost(source="ptp", polls=480, polls_per_s=8.0, packets_sent=3_360, packets_received=3_360, bytes_sent=9, bytes_received=9),
+        SourceCost(source="broker", polls=0, polls_per_s=0.0, packets_sent=5, packets_received=0, bytes_sent=9, bytes_received=0),
+    ],
+)  # fmt: skip
+
 #: A value for every metric that there is.
 EVERYTHING = MetricsSnapshot(
     node=full_node(),
@@ -95,4 +105,5 @@ EVERYTHING = MetricsSnapshot(
     lag=lag(),
     outbox_waiting=120,
     store_waiting=40,
+    cost=COST,
 )

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from fake_view import FakeView
 from rich.console import Console, Group, RenderableType
+from snapshots import COST
 
-from timesyncd.cli.render import DaemonReplies, DemoNodeState, demo_screen, screen
+from timesyncd.cli.render import DaemonReplies, DemoNodeState, cost_text, demo_screen, screen
 
 WIDTH, HEIGHT = 80, 24
 SECOND = 1_000_000_000
@@ -596,3 +597,10 @@ def test_a_lost_source_shows_when_it_was_polled_last() -> None:
 def test_the_offset_of_a_network_card_s_clock_is_named_as_such(clock: str, named: str) -> None:
     """ptp4l measures the PHC; the bound is that of the system clock."""
     assert named in " ".join(shown(answer(node(terms={}, sources=[source(clock=clock, offset_ns=1_000)]))))
+
+
+def test_the_last_line_is_what_the_daemon_costs() -> None:
+    """Its share of a core, memory and the sources that it polls most; while it keeps to its budget, that it polls less often."""
+    assert cost_text(COST) == "this daemon: 1.3% of a core, 86 MiB; polls a second: ptp 8.0; polls 2 times less often than configured"
+    unknown = COST.model_copy(update={"cpu_share": None, "memory_bytes": None, "sources": [], "poll_factor": 1})
+    assert cost_text(unknown) == "this daemon: CPU not measured yet"
