@@ -601,6 +601,9 @@ def test_the_offset_of_a_network_card_s_clock_is_named_as_such(clock: str, named
 
 def test_the_last_line_is_what_the_daemon_costs() -> None:
     """Its share of a core, memory and the sources that it polls most; while it keeps to its budget, that it polls less often."""
-    assert cost_text(COST) == "this daemon: 1.3% of a core, 86 MiB; polls a second: ptp 8.0; polls 2 times less often than configured"
+    assert (
+        cost_text(COST)
+        == "this daemon: 1.3% of a core, 86 MiB; polls a second: ptp 8.0; polls 2 times less often than configured"
+    )
     unknown = COST.model_copy(update={"cpu_share": None, "memory_bytes": None, "sources": [], "poll_factor": 1})
     assert cost_text(unknown) == "this daemon: CPU not measured yet"
