@@ -201,6 +201,7 @@ $(BUNDLE): $(wildcard page/*.json page/*.mjs page/*.py page/src/* page/src/views
 
 # From a lock file with hashes, on any Python from 3.11 on; it brings pip and setuptools too, so nothing else is downloaded.
 .venv/daemon: pyproject.toml requirements/run.lock
+	@echo "installing into .venv, from the lock file: once, and it takes a minute or two"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/run.lock
 	@$(BIN)/python page/build_page.py find-node 2>/dev/null || $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/node.lock

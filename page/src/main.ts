@@ -6,6 +6,7 @@ import { Frame } from "./frame.ts";
 import { KINDS, ReceivedStates, nodeNow, type Kind, type Kinds } from "./model.ts";
 import { place } from "./place.ts";
 import type { ViewName } from "./route.ts";
+import { renderSimulation } from "./simulation.ts";
 import { state } from "./state.ts";
 import type { BuildInfo, Grandmaster, HandledFinding, Job, List, NodeState } from "./types.ts";
 import { FleetView } from "./views/fleet.ts";
@@ -88,6 +89,7 @@ function paint(): void {
   frame.renderPlace(view);
   fleet.tick(now);
   handled.tick("api/v1/findings/handled", now);
+  renderSimulation(state.overview?.data ?? null);
   if (view === "fleet") fleet.render(now);
   else if (view === "node") node.render(now);
   else if (view === "grandmaster") grandmaster.render(now);

@@ -438,6 +438,13 @@ export interface Overview {
   jobs: JobBrief[];
   findings: Finding[];
   hubs: Hub[];
+  simulation: SimulationState | null;
+}
+
+export interface SimulationState {
+  simulated: string;
+  story: string;
+  true_offsets: { node: string; offset_ns: number; bound_ns: number | null; is_inside: boolean | null }[];
 }
 
 export interface Note {

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { liveness } from "../src/liveness.ts";
 import { changed, pathOf, routeOf } from "../src/route.ts";
+import { storyText, truthsText } from "../src/simulation.ts";
 import { DEFAULT_RANGE, limitsOf, panned, rangeOf, rangeParameters, rangeText, spanMs, timeText, zoomed } from "../src/time.ts";
 
 const NOW = Date.parse("2026-11-26T03:04:11Z");
@@ -53,4 +54,15 @@ test("a time names its day only where that is not today", () => {
   assert.equal(timeText(NOW - 60e3, "utc", NOW), "03:03:11");
   assert.equal(timeText(NOW - 86_400e3, "utc", NOW), "2026-11-25 03:04:11");
   assert.equal(rangeText({ kind: "live", span: "15m", spanMs: 900e3 }, "utc"), "last 15 min");
+});
+
+test("a known truth stands beside the bound of its moment, and a sign and a word say whether it is inside", () => {
+  const simulation = { simulated: "all", story: "in 5 s: rain", true_offsets: [
+    { node: "a", offset_ns: 0, bound_ns: 16_700, is_inside: true },
+    { node: "b", offset_ns: -300_000, bound_ns: 200_000, is_inside: false },
+    { node: "c", offset_ns: 5, bound_ns: null, is_inside: null },
+  ] };
+  assert.equal(truthsText(simulation), "True offsets: a 0 ns ✓ inside ±16.7 µs · b −300 µs ⚠ OUTSIDE ±200 µs · c 5 ns ? no bound");
+  assert.equal(storyText(simulation), "Story: in 5 s: rain");
+  assert.equal(truthsText({ ...simulation, true_offsets: [] }), "");
 });

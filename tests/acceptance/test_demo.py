@@ -122,6 +122,16 @@ def until(stream: IO[str], *texts: str) -> str:
     raise AssertionError(f"it ended before it printed {texts}: {seen}")
 
 
+def until_shown(stream: IO[str], *texts: str) -> str:
+    """The same of a screen, which has no lines: it is read as it comes, and a cell that stays is not drawn again."""
+    seen = ""
+    while data := os.read(stream.fileno(), 65_536):
+        seen += re.sub(r"\x1b\[[0-9;:?<>=]*[A-Za-z]", "", data.decode(errors="replace"))
+        if all(text in seen for text in texts):
+            return seen
+    raise AssertionError(f"it ended before it showed {texts}: {seen[-2_000:]}")
+
+
 def without(*programs: str) -> list[str]:
     """The prefix of a command that runs it without root and without these programs."""
     hide = [f"mount --bind /dev/null {host.find(program)}" for program in programs]
@@ -238,20 +248,56 @@ def test_without_root_a_hang_up_ends_it_with_the_result(place: Place) -> None:
     assert run.left_behind == []
 
 
-def test_ctrl_c_in_a_terminal_ends_the_view(place: Place) -> None:
-    """The view compares node-b's bound with its truth; Ctrl-C reaches every process in the foreground."""
-    alone = f"exec {shlex.join(DEMO)}"  # no shell stays: dash would take the Ctrl-C too, and end with 130 of its own
-    in_terminal = ["script", "--quiet", "--return", "--flush", "--command", alone, "/dev/null"]
-    with place.start(*in_terminal) as process:
+#: A terminal as wide as a newcomer's. No shell stays: dash would take the Ctrl-C too, and end with 130 of its own.
+TERMINAL = f"stty cols 120 rows 44; exec {shlex.join(DEMO)}"
+IN_TERMINAL = ["script", "--quiet", "--return", "--flush", "--command", TERMINAL, "/dev/null"]
+
+
+@pytest.mark.parametrize("end", ["\x03", "q"])
+def test_a_key_in_a_terminal_ends_the_view(place: Place, end: str) -> None:
+    """
+    `top` shows each bound beside its truth, what is simulated and what comes; its reader's last key ends all, and gives
+    the terminal back.
+    """
+    with place.start(*IN_TERMINAL) as process:
         assert process.stdin and process.stdout
-        until(process.stdout, " 0 ns, inside the bound", "-300 us, inside the bound")
-        process.stdin.write("\x03")
+        shown = until_shown(
+            process.stdout, "simulated: the grandmasters' GNSS", "node-b", "ns, inside the bound", " s: the antenna of gm-1 is cut",
+        )  # fmt: skip
+        process.stdin.write(end)
         process.stdin.flush()
         run = place.end(process)
 
     assert run.status == 0
-    assert "GNSS: antenna open" in run.stdout
+    assert "http://127.0.0.1:" in shown
+    assert "OUTSIDE" not in shown
     assert "leftovers: none" in run.stdout
+    assert "\x1b[?1049l" in run.stdout
+    assert run.left_behind == []
+
+
+def test_a_lost_terminal_ends_the_demo(place: Place) -> None:
+    """The terminal's program is killed while `top` draws: everything goes, and nothing waits for a screen that is gone."""
+    with place.start(*IN_TERMINAL) as process:
+        assert process.stdout
+        until_shown(process.stdout, "simulated: the grandmasters' GNSS")
+        process.kill()
+        process.communicate()
+
+    deadline = time.monotonic() + LONGEST_S
+    while (left := place.left_behind()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []
+
+
+def test_a_pipe_gets_the_announcements_and_the_last_screen(place: Place) -> None:
+    """Without a terminal there is no view to draw: the story is on stderr, and what was seen last on stdout."""
+    run = place.run(*DEMO, "--seconds", "22")
+
+    assert run.status == 0
+    assert "in 5 s: the antenna of gm-1 is cut" in run.stderr
+    assert "node-a" in run.stdout and "node-b" in run.stdout and "inside the bound" in run.stdout
+    assert "OUTSIDE" not in run.stdout
     assert run.left_behind == []
 
 

@@ -14,24 +14,36 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
-from rich.console import Console
-from rich.live import Live
-
-from timesyncd.cli.render import DaemonReplies, DemoNodeState, bound_now_ns, demo_screen, unready_reason
+from timesyncd.cli._demo_ptp import DemoPtp, start_real, start_simulated
+from timesyncd.cli._demo_story import (
+    BRIDGING_S,
+    GRANDMASTER_SPEED,
+    RECOVERY_S,
+    StoryActs,
+    StoryEvent,
+    announcements,
+    due,
+    line,
+    story_of,
+)
+from timesyncd.cli._demo_view import LiveView, live_view, print_progress
+from timesyncd.cli.render import DaemonReplies, DemoNodeState, bound_now_ns, unready_reason
 from timesyncd.client.api import fetch_all
 from timesyncd.errors import TimesyncdError, Unreachable
+from timesyncd.messages.simulation import SimulationFile
 from timesyncd.simulation.bed import host
-from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import leftovers, new_marker
-from timesyncd.simulation.bed.job import rank_process
-from timesyncd.simulation.bed.simulated_ptp4l import SimulatedPtp4l
+from timesyncd.simulation.bed.job import WORK_S, rank_process, set_work
 from timesyncd.simulation.grandmaster import SCENARIOS, Device, SnmpAgent
+from timesyncd.simulation.grandmaster.actions import Antenna
 from timesyncd.store import history
 from timesyncd.store.engine import StoreLocation
 
@@ -39,12 +51,31 @@ FIRST_SAMPLE_WITHIN_S = 90.0
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-#: By node: the true offset of its clock, in ns. node-b receives its grandmaster's messages through a relay that shifts
-#: them by 300 us.
-TRUE_OFFSETS_NS = {"node-a": 0, "node-b": -300_000}
+NODES = ("node-a", "node-b")
 
-#: By simulated grandmaster: its scenario.
-GRANDMASTERS = {"gm-1": "locked", "gm-2": "antenna-cut"}
+#: It receives its grandmaster's messages through a relay that can shift them, so that its true offset is known and chosen.
+RELAYED = "node-b"
+
+#: With --json nothing happens, and the relay's error is there from the start: what is measured is a steady system.
+STEADY_OFFSET_NS = -300_000
+
+#: The simulated grandmasters; the nodes follow the first.
+GRANDMASTERS = ("gm-1", "gm-2")
+
+#: Polled more often than by default, so that what happens is seen before the next event of the story.
+GRANDMASTER_OPTIONS = 'state_interval_s = 2.0\ntable_interval_s = 5.0\noscillator = "demo"'
+
+#: What a good oscillator loses in holdover, so that the grandmaster's error stays bounded in the story.
+OSCILLATOR = "[oscillator]\ndemo = { holdover = [[0, 100], [14400, 1500]] }\n"
+
+#: How long a slow rank works in each step; the other works half as long.
+SLOW_WORK_S = 2 * WORK_S
+
+#: By the kind of ptp4l: what of the demo is simulated.
+SIMULATED = {
+    "real": "simulated: the grandmasters' GNSS and management, and the relay of node-b; real: ptp4l, daemons, broker, job",
+    "simulated": "simulated: the grandmasters and ptp4l; real: daemons, broker, job",
+}
 
 
 @dataclass
@@ -69,7 +100,7 @@ class DemoResult:
 
 @dataclass(frozen=True, slots=True)
 class DemoNode:
-    """A node's daemon and the true offset of its clock."""
+    """A node's daemon and the true offset of its clock at the start."""
 
     daemon: DaemonProcess
     true_offset_ns: int
@@ -78,16 +109,27 @@ class DemoNode:
 @dataclass(frozen=True, slots=True)
 class DemoSystem:
     """
-    The running system. The first node's daemon polls the grandmasters and is the hub; `ptp` is "real" or "simulated".
+    The running system. The first node's daemon polls the grandmasters and is the hub; `stated` is the file in which the
+    demo states for the daemon what is simulated.
     """
 
-    ptp: str
+    ptp: DemoPtp
     nodes: list[DemoNode]
     ranks: list[subprocess.Popen[bytes]]
+    stated: Path
+    story: list[StoryEvent]
 
     @property
     def page(self) -> str:
         return self.nodes[0].daemon.page
+
+    def state(self, story: str) -> None:
+        """The known truth of now, and the story's line. The daemon never reads half of it."""
+        offsets = {node.daemon.name: self.ptp.offset(node.daemon.name) for node in self.nodes}
+        stated = SimulationFile(simulated=SIMULATED[self.ptp.kind], story=story, offsets=offsets)
+        new = self.stated.with_suffix(".new")
+        new.write_text(stated.model_dump_json())
+        new.replace(self.stated)
 
     def check(self) -> None:
         """Raises TimesyncdError if a daemon or a rank has ended."""
@@ -108,17 +150,20 @@ async def demo(seconds: float | None, as_json: bool) -> int:
     ended = _ended_by_signals()
     marker = new_marker()
     async with AsyncExitStack() as stack:
-        system = await _start(stack, marker)
-        result = DemoResult(system.page, system.ptp, len(system.nodes))
-        valid = await _watch(system, seconds, None if as_json else Console(highlight=False), ended)
+        system = await _start(stack, marker, is_steady=as_json)
+        system.state("starting: the first valid samples arrive after about 15 s")
+        result = DemoResult(system.page, system.ptp.kind, len(system.nodes))
+        async with live_view(system.page, as_json, ended) as view:
+            valid = await _watch(system, seconds, view, ended)
         if valid and as_json:
             _add_hub_results(result, system.page)
             _add_store_results(result, system.nodes)
+        print_progress("ending: everything that the demo started is removed")
     result.leftovers = leftovers(marker)
     if as_json and valid:
         print(json.dumps(asdict(result)))
     else:
-        _print_progress("ended; leftovers: " + ("; ".join(result.leftovers) or "none"))
+        print_progress("ended; leftovers: " + ("; ".join(result.leftovers) or "none"))
     return 0 if valid else 130
 
 
@@ -137,31 +182,55 @@ def _ended_by_signals() -> asyncio.Event:
     return ended
 
 
-def _print_progress(text: str) -> None:
-    """To stderr: stdout is for the result."""
-    print(text, file=sys.stderr, flush=True)
-
-
-async def _start(stack: AsyncExitStack, marker: str) -> DemoSystem:
-    """Starts all parts. A part that this machine cannot run is omitted or simulated, with a message."""
-    _print_progress("starting; the first valid samples arrive after about 15 s")
+async def _start(stack: AsyncExitStack, marker: str, is_steady: bool) -> DemoSystem:
+    """
+    Starts all parts. A part that this machine cannot run is omitted or simulated, with a message. `is_steady`: the relay's
+    error and the slow rank are there from the start.
+    """
+    print_progress("starting the whole system on this machine; Ctrl-C ends it, and nothing stays behind")
     _install_missing_packages()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timesyncd-demo-")))
     broker = _broker(stack, marker)
-    true_offsets = TRUE_OFFSETS_NS if broker else {"node-b": TRUE_OFFSETS_NS["node-b"]}
-    devices = {name: _device(name, scenario) for name, scenario in GRANDMASTERS.items()}
-    ptp, addresses = await _ptp(stack, true_offsets, folder, marker, devices["gm-1"].clock_identity)
-    grandmasters = {name: await _serve(stack, device) for name, device in devices.items()}
+    names = NODES if broker else (RELAYED,)
+    moved = {RELAYED: STEADY_OFFSET_NS if is_steady else 0}
+    devices = [_device(name) for name in GRANDMASTERS]
+    ptp = await _ptp(stack, names, moved, folder, marker, devices[0].clock_identity)
+    await ptp.announce(6)
+    grandmasters = {device.name: await _serve(stack, device) for device in devices}
+    stated = folder / "simulation.json"
     nodes: list[DemoNode] = []
-    for name, true_offset_ns in true_offsets.items():
-        daemon = DaemonProcess(name, folder / name, addresses[name], marker, broker)
+    for name in names:
+        daemon = DaemonProcess(name, folder / name, ptp.addresses[name], marker, broker)
         if not nodes:
             daemon.hub, daemon.grandmasters = True, grandmasters
+            daemon.grandmaster_options = GRANDMASTER_OPTIONS
+            daemon.more = f'{OSCILLATOR}[simulation]\nstate = "{stated}"\n'
         daemon.configure()
         daemon.launch()
         stack.callback(daemon.stop)
-        nodes.append(DemoNode(daemon, true_offset_ns))
-    return DemoSystem(ptp, nodes, _job(stack, (nodes[0].daemon, nodes[-1].daemon), marker))
+        nodes.append(DemoNode(daemon, moved.get(name, 0)))
+    ranks = _job(stack, (nodes[0].daemon, nodes[-1].daemon), marker)
+    if is_steady:
+        set_work(ranks[1], SLOW_WORK_S)
+    story = [] if is_steady else story_of(_acts(devices[0], ptp, ranks[1]), RELAYED)
+    return DemoSystem(ptp, nodes, ranks, stated, story)
+
+
+def _acts(device: Device, ptp: DemoPtp, slow_rank: subprocess.Popen[bytes]) -> StoryActs:
+    """What the story does: to the grandmaster that the nodes follow, to its PTP, and to a rank."""
+
+    async def antenna(value: Literal["ok", "open"]) -> None:
+        device.catch_up()
+        device.schedule(0.0, Antenna(value=value).apply)
+        device.advance(0.0)
+
+    async def set_slow(is_slow: bool) -> None:
+        set_work(slow_rank, SLOW_WORK_S if is_slow else WORK_S)
+
+    async def move(rate_ppb: int) -> None:
+        ptp.move(RELAYED, rate_ppb)
+
+    return StoryActs(partial(antenna, "open"), partial(antenna, "ok"), ptp.announce, set_slow, move)
 
 
 def _install_missing_packages() -> None:
@@ -169,16 +238,16 @@ def _install_missing_packages() -> None:
     missing = host.missing_packages()
     if not missing or os.geteuid() != 0:
         return
-    _print_progress(f"installing Debian packages: {' '.join(missing)}")
+    print_progress(f"installing Debian packages: {' '.join(missing)}")
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     try:
         for command in (["apt-get", "update", "-qq"], install):
             subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
     except (OSError, subprocess.CalledProcessError) as error:
-        _print_progress(f"the packages could not be installed: {error}")
+        print_progress(f"the packages could not be installed: {error}")
     if "mosquitto" in missing and Path("/run/systemd/system").exists():
-        _print_progress("disabling the service of the package mosquitto, which the demo does not need")
+        print_progress("disabling the service of the package mosquitto, which the demo does not need")
         subprocess.run(["systemctl", "disable", "--now", "--quiet", "mosquitto"], check=False)
 
 
@@ -186,37 +255,26 @@ def _broker(stack: AsyncExitStack, marker: str) -> Mosquitto | None:
     try:
         return stack.enter_context(Mosquitto(marker=marker))
     except TimesyncdError as error:
-        _print_progress(f"no broker: the demo runs one node with both ranks: {error}")
+        print_progress(f"no broker: the demo runs one node with both ranks: {error}")
         return None
 
 
 async def _ptp(
-    stack: AsyncExitStack, true_offsets: dict[str, int], folder: Path, marker: str, identity: bytes
-) -> tuple[str, dict[str, str]]:
-    """
-    Returns "real" or "simulated", and the address of each node's ptp4l. A true offset other than 0 needs a relay. The
-    nodes follow a clock of this identity: that of a simulated grandmaster, so that the chain is whole.
-    """
-    written = f"{identity[:3].hex()}.{identity[3:5].hex()}.{identity[5:].hex()}"
-    direct = tuple(name for name, offset_ns in true_offsets.items() if offset_ns == 0)
-    relayed = tuple(name for name, offset_ns in true_offsets.items() if offset_ns != 0)
+    stack: AsyncExitStack, names: Sequence[str], moved: dict[str, int], folder: Path, marker: str, identity: bytes
+) -> DemoPtp:
     try:
-        bed = stack.enter_context(PtpBed(direct=direct, relayed=relayed, marker=marker, identity=written))
+        return await start_real(stack, names, moved, marker, identity)
     except TimesyncdError as error:
-        _print_progress(f"no real PTP on this machine: ptp4l is simulated: {error}")
-        addresses = {name: folder / f"{name}.ptp4l" for name in true_offsets}
-        for name, address in addresses.items():
-            simulated = SimulatedPtp4l(address, true_offsets[name], grandmaster_identity=identity)
-            await stack.enter_async_context(simulated)
-        return "simulated", {name: str(address) for name, address in addresses.items()}
-    for name in relayed:
-        bed.set_relay(name, x_ns=-true_offsets[name])
-    return "real", {name: process.uds_address for name, process in bed.nodes.items()}
+        print_progress(f"no real PTP on this machine: ptp4l is simulated: {error}")
+        return await start_simulated(stack, names, moved, folder, identity)
 
 
-def _device(name: str, scenario: str) -> Device:
-    device = Device(name=name, serial=f"DEMO-{name}", kind="tp5000e")  # this model serves a table of alarms
-    SCENARIOS[scenario](device)
+def _device(name: str) -> Device:
+    """Locked; its time runs GRANDMASTER_SPEED times as fast. This model serves a table of alarms."""
+    device = Device(name=name, serial=f"DEMO-{name}", kind="tp5000e", speed=GRANDMASTER_SPEED)
+    device.dwell.bridging_s = BRIDGING_S * GRANDMASTER_SPEED
+    device.dwell.recovery_s = RECOVERY_S
+    SCENARIOS["locked"](device)
     return device
 
 
@@ -236,7 +294,7 @@ def _job(stack: AsyncExitStack, daemons: Sequence[DaemonProcess], marker: str) -
         ]
 
 
-async def _watch(system: DemoSystem, seconds: float | None, view: Console | None, ended: asyncio.Event) -> bool:
+async def _watch(system: DemoSystem, seconds: float | None, view: LiveView, ended: asyncio.Event) -> bool:
     """
     Watches until `seconds` after every node had a valid sample (None: without end), or until `ended`.
 
@@ -244,23 +302,35 @@ async def _watch(system: DemoSystem, seconds: float | None, view: Console | None
     """
     loop = asyncio.get_running_loop()
     deadline, end = loop.time() + FIRST_SAMPLE_WITHIN_S, None
+    ready_s, played_s = math.inf, -math.inf
     pending = {node.daemon.name for node in system.nodes}
-    _print_progress(f"status page: {system.page}")
-    with Live(console=view or Console(quiet=True), auto_refresh=False) as live:
-        while not ended.is_set() and (end is None or loop.time() < end):
-            states = await asyncio.to_thread(_node_states, system.nodes)
-            live.update(demo_screen(states, system.ptp, system.page), refresh=True)
-            system.check()
+    while not ended.is_set() and (end is None or loop.time() < end):
+        if pending or view.needs_states:
+            states = await asyncio.to_thread(_node_states, system)
+            view.show(states, system.ptp.kind)
             pending -= {each.name for each in states if _has_bound(each.replies)}
-            if end is None and not pending:
-                end = loop.time() + (math.inf if seconds is None else seconds)
-                if view is None:
-                    _print_progress("every node has a valid sample")
-            if end is None and loop.time() > deadline:
-                reasons = "; ".join(unready_reason(each) for each in states)
-                raise TimesyncdError(f"not every node had a valid sample within {FIRST_SAMPLE_WITHIN_S:g} s: {reasons}")
-            await _pause(min(1.0, (end or math.inf) - loop.time()), ended)
+        system.check()
+        if end is None and not pending:
+            ready_s = loop.time()
+            end = ready_s + (math.inf if seconds is None else seconds)
+            view.ready()
+        if end is None and loop.time() > deadline:
+            reasons = "; ".join(unready_reason(each) for each in states)
+            raise TimesyncdError(f"not every node had a valid sample within {FIRST_SAMPLE_WITHIN_S:g} s: {reasons}")
+        if end is not None:
+            played_s = await _play(system, view, played_s, loop.time() - ready_s)
+        await _pause(min(1.0, (end or math.inf) - loop.time()), ended)
     return end is not None
+
+
+async def _play(system: DemoSystem, view: LiveView, before_s: float, now_s: float) -> float:
+    """Announces and does what is due since `before_s`; returns `now_s`. The truth is stated at once when it changes."""
+    for text in announcements(system.story, before_s, now_s):
+        view.announce(text)
+    for event in due(system.story, before_s, now_s):
+        await event.act()
+    system.state(line(system.story, now_s))
+    return now_s
 
 
 async def _pause(seconds: float, ended: asyncio.Event) -> None:
@@ -271,8 +341,9 @@ async def _pause(seconds: float, ended: asyncio.Event) -> None:
         pass
 
 
-def _node_states(nodes: Sequence[DemoNode]) -> list[DemoNodeState]:
-    return [DemoNodeState(node.daemon.name, _replies(node.daemon), node.true_offset_ns) for node in nodes]
+def _node_states(system: DemoSystem) -> list[DemoNodeState]:
+    daemons = [node.daemon for node in system.nodes]
+    return [DemoNodeState(each.name, _replies(each), system.ptp.offset(each.name).offset_ns) for each in daemons]
 
 
 def _has_bound(replies: DaemonReplies | None) -> bool:

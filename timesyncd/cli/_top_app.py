@@ -8,14 +8,15 @@ import time
 from typing import Any, ClassVar
 
 from rich.console import Group
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
+from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 
-from timesyncd.cli._tables import grandmaster_tables, job_tables, node_tables
 from timesyncd.cli._top_data import (
+    MOST_ROWS,
     TITLES,
     VIEWS,
     DaemonFeed,
@@ -23,34 +24,17 @@ from timesyncd.cli._top_data import (
     View,
     ViewRow,
     banner,
+    counted,
     finding_lines,
     rows,
+    story_lines,
+    summary,
     visible,
 )
+from timesyncd.cli._top_detail import DetailScreen, JobScreen
 from timesyncd.errors import Unreachable
-from timesyncd.messages.jobs import JobState
-from timesyncd.messages.node import GrandmasterState, NodeState
 
 EVERY_S = 1.0
-
-
-class DetailScreen(ModalScreen[None]):
-    """All of one node, grandmaster or job, until it is closed."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,backspace", "dismiss", "Back")]
-    DEFAULT_CSS = "DetailScreen > VerticalScroll { background: $surface; }"
-
-    def __init__(self, content: Any) -> None:
-        super().__init__()
-        self._content = content
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(id="detail"):
-            yield Static(self._content)
-        yield Footer()
-
-    def on_mount(self) -> None:
-        self.query_one("#detail").focus()
 
 
 class TopApp(App[None]):
@@ -64,10 +48,14 @@ class TopApp(App[None]):
     #findings { height: auto; max-height: 8; padding: 0 1; }
     #filter { display: none; }
     #filter.open { display: block; }
+    #counted { height: auto; padding: 0 1; color: $text-muted; }
+    TabbedContent, ContentSwitcher, TabPane { height: 1fr; }
     DataTable { height: 1fr; }
+    #table-fleet { height: auto; max-height: 50%; }
+    #summary-scroll { height: 1fr; padding: 1 1 0 1; }
     .silent { color: $text-disabled; }
     .silent #banner { background: $error; color: $text; }
-    .silent DataTable { tint: $background 60%; }
+    .silent DataTable, .silent #summary, .silent #findings { tint: $background 60%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
@@ -91,16 +79,21 @@ class TopApp(App[None]):
         self._sort: dict[View, int | None] = dict.fromkeys(VIEWS)
         self._descending: dict[View, bool] = dict.fromkeys(VIEWS, False)
         self._filter = ""
+        self._rows: dict[View, list[ViewRow]] = {view: [] for view in VIEWS}
         self._shown: dict[View, list[ViewRow]] = {view: [] for view in VIEWS}
 
     def compose(self) -> ComposeResult:
-        yield Static("asking the daemon", id="banner")
+        yield Static(f"asking the daemon at {self._feed.page}", id="banner")
         yield Static("", id="story")
         yield Input(placeholder="a part of any cell; Enter keeps it, Escape clears it", id="filter")
         with TabbedContent(initial="fleet"):
             for view in VIEWS:
                 with TabPane(view, id=view):
                     yield DataTable[Any](id=f"table-{view}", cursor_type="row", zebra_stripes=True)
+                    if view == "fleet":
+                        with VerticalScroll(id="summary-scroll"):
+                            yield Static("", id="summary")
+        yield Static("", id="counted")
         yield Static("", id="findings")
         yield Footer()
 
@@ -113,11 +106,11 @@ class TopApp(App[None]):
 
     @property
     def view(self) -> View:
-        active = self.query_one(TabbedContent).active
+        active = self.screen_stack[0].query_one(TabbedContent).active
         return next(view for view in VIEWS if view == active)
 
     def _table(self, view: View) -> DataTable[Any]:
-        return self.query_one(f"#table-{view}", DataTable)
+        return self.screen_stack[0].query_one(f"#table-{view}", DataTable)
 
     def _ask(self) -> None:
         """A round that is still under way is not asked for again."""
@@ -126,49 +119,67 @@ class TopApp(App[None]):
         self._show_banner()
 
     def _ask_once(self) -> None:
+        """In a thread, with the rows: those of 10,000 nodes take a while."""
         try:
-            found, error = self._feed.round(), ""
+            found = self._feed.round()
         except Unreachable as problem:
-            found, error = None, str(problem)
-        self.call_from_thread(self._received, found, error)
+            self.call_from_thread(self._fail, str(problem))
+            return
+        self.call_from_thread(self._receive, found, {view: rows(view, found) for view in VIEWS})
 
-    def _received(self, found: Round | None, error: str) -> None:
+    def _fail(self, error: str) -> None:
         self._error = error
-        if found is not None:
-            self._round, self._received_s = found, time.monotonic()
-            self._refresh()
+        self._show_banner()
+
+    def _receive(self, found: Round, made: dict[View, list[ViewRow]]) -> None:
+        self._error = ""
+        self._round, self._rows, self._received_s = found, made, time.monotonic()
+        self._refresh()
         self._show_banner()
 
     def _show_banner(self) -> None:
         text, silent = banner(self._round, self._received_s, self._error, time.monotonic())
-        self.query_one("#banner", Static).update(text)
-        self.query_one("#story", Static).update(self._feed.story())
-        self.screen_stack[0].set_class(silent, "silent")
+        first = self.screen_stack[0]
+        first.query_one("#banner", Static).update(Text(f"{text}\n{self._feed.page}"))
+        first.set_class(silent, "silent")
 
     def _refresh(self) -> None:
         if self._round is None:
             return
         for view in VIEWS:
-            self._refresh_view(view, self._round)
-        self.query_one("#findings", Static).update(Group(*finding_lines(self._round)))
+            self._refresh_view(view)
+        first = self.screen_stack[0]
+        first.query_one("#story", Static).update(Group(*story_lines(self._round)))
+        first.query_one("#findings", Static).update(Group(*finding_lines(self._round)))
+        first.query_one("#summary", Static).update(summary(self._round, self._rows))
 
-    def _refresh_view(self, view: View, round: Round) -> None:
-        """The cursor stays on its row's name, wherever that is now."""
+    def _refresh_view(self, view: View) -> None:
+        """The cursor stays on its row's name, wherever that is now, and what is seen stays in its place."""
         table = self._table(view)
         before = self._shown[view]
+        matching = visible(self._rows[view], self._sort[view], self._descending[view], self._filter)
+        shown = self._shown[view] = matching[:MOST_ROWS]
+        if view == self.view:
+            self.screen_stack[0].query_one("#counted", Static).update(counted(len(shown), len(matching)))
+        if [row.name for row in before] == [row.name for row in shown]:
+            _update_cells(table, before, shown)
+            return
         at = before[table.cursor_row].name if 0 <= table.cursor_row < len(before) else None
-        shown = visible(rows(view, round), self._sort[view], self._descending[view], self._filter)
-        self._shown[view] = shown
+        scrolled_y = table.scroll_y
         table.clear()
         for row in shown:
             table.add_row(*row.cells)
         names = [row.name for row in shown]
         if at in names:
-            table.move_cursor(row=names.index(at))
+            table.move_cursor(row=names.index(at), scroll=False)
+        table.scroll_to(y=scrolled_y, animate=False)
 
     def action_view(self, view: View) -> None:
         self.query_one(TabbedContent).active = view
         self._table(view).focus()
+
+    def on_tabbed_content_tab_activated(self) -> None:
+        self._refresh()
 
     def action_sort(self) -> None:
         at = self._sort[self.view]
@@ -219,20 +230,13 @@ class TopApp(App[None]):
             self.query_one("#filter").add_class("open")
             self.action_view("nodes")
             return
-        self.run_worker(lambda: self._fetch_detail(self.view, row.name), thread=True, group="detail")
-
-    def _fetch_detail(self, view: View, name: str) -> None:
-        try:
-            content: Any = Group(*detail_parts(view, self._feed.detail(view, name)))
-        except Unreachable as problem:
-            content = f"{name}: {problem}"
-        self.call_from_thread(self.push_screen, DetailScreen(content))
+        screen = JobScreen if self.view == "jobs" else DetailScreen
+        self.push_screen(screen(self._feed, self.view, row.name))
 
 
-def detail_parts(view: View, answer: Any) -> list[Any]:
-    """The tables that `timesyncd status NAME` prints."""
-    if view == "grandmasters":
-        return list(grandmaster_tables(GrandmasterState.model_validate(answer)))
-    if view == "jobs":
-        return list(job_tables(JobState.model_validate(answer)))
-    return list(node_tables(NodeState.model_validate(answer)))
+def _update_cells(table: DataTable[Any], before: list[ViewRow], shown: list[ViewRow]) -> None:
+    """Of the same rows only what has changed, so that nothing flickers."""
+    for at, (old, new) in enumerate(zip(before, shown, strict=True)):
+        for column, (cell, changed) in enumerate(zip(old.cells, new.cells, strict=True)):
+            if cell != changed or cell.style != changed.style:
+                table.update_cell_at(Coordinate(at, column), changed, update_width=True)

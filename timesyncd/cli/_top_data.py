@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote
 
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from timesyncd.cli.render import SEVERITIES, STYLES, plain_text
+from timesyncd.cli.render import SEVERITIES, STYLES, plain_text, table_with_headings
 from timesyncd.cli.render_job import percent
 from timesyncd.client.api import fetch_part
 from timesyncd.messages.fleet import FleetMap
-from timesyncd.messages.overview import Overview
+from timesyncd.messages.overview import GrandmasterBrief, JobBrief, Overview
+from timesyncd.messages.series import LatenessMatrix
+from timesyncd.messages.simulation import TrueOffset
 from timesyncd.units import duration_text, rounded_up_text, span_text
 
 View = Literal["fleet", "nodes", "jobs", "grandmasters"]
 VIEWS: tuple[View, ...] = ("fleet", "nodes", "jobs", "grandmasters")
+
+#: Of so many newest steps a job's view shows the lateness.
+HEAT_STEPS = 500
+
+#: A table shows so many rows at most, the first in its order: more are found by the filter.
+MOST_ROWS = 500
 
 #: A daemon that gave no reply for so long is silent: nothing of it is shown as present.
 SILENT_AFTER_S = 5.0
@@ -25,31 +35,37 @@ SILENT_AFTER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The replies of one round. `truths_ns` are the nodes' true offsets, where they are known: in the demo."""
+    """The replies of one round."""
 
     overview: Overview
     map: FleetMap
-    truths_ns: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def truths(self) -> dict[str, TrueOffset]:
+        """By node, where they are known: in a simulation."""
+        simulation = self.overview.simulation
+        return {} if simulation is None else {each.node: each for each in simulation.true_offsets}
 
 
 class DaemonFeed:
-    """Asks one daemon. `truths_ns` and `story` are the demo's: true offsets, and the newest announcement."""
+    """Asks one daemon."""
 
-    def __init__(
-        self, page: str, truths_ns: Mapping[str, int] | None = None, story: Callable[[], str] = lambda: ""
-    ) -> None:
+    def __init__(self, page: str) -> None:
         self.page = page
-        self.story = story
-        self._truths_ns = truths_ns or {}
 
     def round(self) -> Round:
         """One round. Blocks; raises Unreachable."""
         overview = Overview.model_validate(fetch_part(self.page, "fleet/overview"))
-        return Round(overview, FleetMap.model_validate(fetch_part(self.page, "fleet/map")), self._truths_ns)
+        return Round(overview, FleetMap.model_validate(fetch_part(self.page, "fleet/map")))
 
     def detail(self, view: View, name: str) -> Any:
         """All of one node, grandmaster or job as JSON. Blocks; raises Unreachable."""
-        return fetch_part(self.page, f"{view}/{name}")
+        return fetch_part(self.page, f"{view}/{quote(name, safe='')}")
+
+    def lateness(self, job_id: str) -> LatenessMatrix:
+        """A job's newest steps. Blocks; raises Unreachable, also where another daemon joins the job."""
+        path = f"jobs/{quote(job_id, safe='')}/lateness?steps={HEAT_STEPS}"
+        return LatenessMatrix.model_validate(fetch_part(self.page, path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,31 +125,30 @@ def _places(round: Round) -> list[ViewRow]:
 
 
 def _nodes(round: Round) -> list[ViewRow]:
-    found = []
+    found, truths = [], round.truths
     for place, nodes in round.map.places.items():
         for name, status, bound_ns in nodes:
-            truth_ns = round.truths_ns.get(name)
+            truth = truths.get(name)
             cells = (
                 plain_text(name),
                 Text(status, STYLES[status]),
                 _bound(bound_ns),
                 plain_text(place or "-"),
-                truth_text(truth_ns, bound_ns),
+                truth_text(truth),
             )
-            values = (name, _STATUS_ORDER[status], _wide(bound_ns), place, 0 if truth_ns is None else truth_ns)
+            values = (name, _STATUS_ORDER[status], _wide(bound_ns), place, 0 if truth is None else truth.offset_ns)
             found.append(ViewRow(name, cells, values))
     return sorted(found, key=lambda row: (row.values[1], -row.values[2], row.name))
 
 
-def truth_text(truth_ns: int | None, bound_ns: int | None) -> Text:
-    """The true offset, where it is known, and whether the bound has it."""
-    if truth_ns is None:
+def truth_text(truth: TrueOffset | None) -> Text:
+    """The true offset, where it is known, and whether the bound of the same moment has it."""
+    if truth is None:
         return Text("")
-    if bound_ns is None:
-        return Text(duration_text(truth_ns), "dim")
-    inside = abs(truth_ns) <= bound_ns
-    where = "inside" if inside else "OUTSIDE"
-    return Text(f"{duration_text(truth_ns)}, {where}", "green" if inside else "bold red")
+    if truth.is_inside is None:
+        return Text(duration_text(truth.offset_ns), "dim")
+    where = "inside the bound" if truth.is_inside else "OUTSIDE the bound"
+    return Text(f"{duration_text(truth.offset_ns)}, {where}", "green" if truth.is_inside else "bold red")
 
 
 def _jobs(round: Round) -> list[ViewRow]:
@@ -192,20 +207,96 @@ def banner(round: Round | None, received_s: float | None, error: str, now_s: flo
     `round` came, on the clock of `now_s`.
     """
     if round is None or received_s is None:
-        return (f"no reply: {error}" if error else "asking the daemon"), True
-    age_s = now_s - received_s
+        return staleness("", None, error)
     as_of = time.strftime("%H:%M:%S UTC", time.gmtime(round.overview.as_of_realtime_ns // 10**9))
-    if error and age_s >= SILENT_AFTER_S:
-        return f"NO REPLY: everything is as of {as_of}, {age_s:.0f} s ago: {error}", True
+    text, is_silent = staleness(as_of, now_s - received_s, error)
+    if is_silent:
+        return text, True
     limits = round.overview.headline.limits.fleet_alignment_ns
     limit = "" if limits is None else f" (limit {rounded_up_text(limits)})"
-    return f"{round.overview.headline.text}{limit}, as of {as_of}", False
+    return f"{round.overview.headline.text}{limit}, {text}", False
+
+
+def staleness(as_of: str, age_s: float | None, error: str) -> tuple[str, bool]:
+    """How old the newest answer is (`age_s` None: there is none), and whether the daemon is silent."""
+    if age_s is None:
+        return (f"no reply: {error}" if error else "asking the daemon"), True
+    if error and age_s >= SILENT_AFTER_S:
+        return f"NO REPLY: everything is as of {as_of}, {age_s:.0f} s ago: {error}", True
+    return f"as of {as_of}", False
 
 
 def finding_lines(round: Round, most: int = 3) -> list[Text]:
-    """The most severe active findings, each with its remedy, which wraps."""
+    """The most severe active findings, each with its chain of causes or its evidence, and its remedy; both wrap."""
     lines = []
     for finding in round.overview.findings[:most]:
-        lines.append(plain_text(f"{finding.id} {finding.subject}: {finding.evidence}", SEVERITIES[finding.severity]))
+        what = " -> ".join(step.text for step in finding.chain) or finding.evidence
+        lines.append(plain_text(f"{finding.id} {finding.subject}: {what}", SEVERITIES[finding.severity]))
         lines.append(plain_text(f"  {finding.remedy}", "dim"))
     return lines
+
+
+#: What the summary of a fleet has of each view.
+_SUMMARY: tuple[tuple[View, int], ...] = (("nodes", 6), ("grandmasters", 4), ("jobs", 4))
+
+
+def summary(round: Round, made: Mapping[View, Sequence[ViewRow]]) -> RenderableType:
+    """The timing chain, and the most urgent nodes, grandmasters and jobs, as the first look at a fleet needs them."""
+    parts: list[RenderableType] = [*chain_lines(round), Text()]
+    for view, most in _SUMMARY:
+        found = made[view]
+        if found:
+            left_out = f"... {most} of {len(found):,}, the most urgent first\n" if len(found) > most else ""
+            parts.append(table_with_headings(TITLES[view], (row.cells for row in found[:most])))
+            parts.append(Text(left_out, "dim"))
+    return Group(*parts)
+
+
+def chain_lines(round: Round, most: int = 4) -> list[Text]:
+    """The timing chain, from GNSS to the jobs, a line for each group of nodes behind one clock; the widest first."""
+    masters = {each.name: each for each in round.overview.grandmasters}
+    groups = sorted(round.overview.chain, key=lambda group: (-group.without_bound, -_wide(group.bound_ns)))
+    lines = []
+    for group in groups[:most]:
+        master = masters.get(group.grandmaster)
+        jobs = [job for job in round.overview.jobs if group.place in job.places]
+        links = [
+            *([] if master is None else _master_links(master)),
+            *([] if master is not None else [plain_text(group.grandmaster or "no grandmaster", "bold yellow")]),
+            Text.assemble(f"{group.nodes:,} node{'' if group.nodes == 1 else 's'} ", plain_text(group.place), " ")
+            + _bound(group.bound_ns),
+            *(_job_link(job) for job in jobs),
+        ]
+        lines.append(Text(" -> ", "dim").join(links))
+    return lines
+
+
+def _master_links(master: GrandmasterBrief) -> list[Text]:
+    has_antenna = master.antenna in (None, "ok")
+    gnss = f"GNSS {(master.gnss_state or 'not known').replace('_', ' ')}"
+    is_locked = master.reachable and master.clock_state == "locked"
+    state = (master.clock_state or "state not known") if master.reachable else "not reachable"
+    return [
+        plain_text(gnss if has_antenna else f"antenna {master.antenna}", "" if has_antenna else "bold yellow"),
+        plain_text(f"{master.name} {state.replace('_', ' ')}", "green" if is_locked else "bold yellow"),
+    ]
+
+
+def _job_link(job: JobBrief) -> Text:
+    ranks = f"job {job.job}, {job.world_size:,} ranks"
+    return (
+        plain_text(ranks) if job.straggler_rank is None else plain_text(f"{ranks}: rank {job.straggler_rank}", "yellow")
+    )
+
+
+def story_lines(round: Round) -> list[Text]:
+    """In a simulation: what is simulated, and the newest line of its story."""
+    simulation = round.overview.simulation
+    if simulation is None:
+        return []
+    return [plain_text(simulation.simulated, "dim"), plain_text(f"story: {simulation.story}", "bold cyan")]
+
+
+def counted(shown: int, matching: int) -> str:
+    """What a table says of rows that it leaves out."""
+    return "" if shown == matching else f"{shown:,} of {matching:,} rows; / filters"

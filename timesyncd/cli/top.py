@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_config_argument, add_url_argument, page_url
+
+if TYPE_CHECKING:
+    from timesyncd.cli._top_app import TopApp
 
 EXAMPLES = (
     "timesyncd top",
@@ -35,5 +41,11 @@ def run(args: Namespace) -> int:
     if not sys.stdout.isatty():
         print("timesyncd top: standard output is no terminal; timesyncd status prints once", file=sys.stderr)
         return 1
-    TopApp(DaemonFeed(page)).run()
+    asyncio.run(_watch(TopApp(DaemonFeed(page))))
     return 0
+
+
+async def _watch(app: TopApp) -> None:
+    """SIGTERM ends it as q does, so that it gives the terminal back as it found it."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.exit)
+    await app.run_async()

@@ -463,6 +463,12 @@ class OscillatorSettings(Section):
         return points
 
 
+class SimulationSettings(Section):
+    """`[simulation]`, for demos and labs: the file in which the simulator states what is simulated, and the true offsets."""
+
+    state: FilePath
+
+
 class Config(Section):
     """The whole file. A section that is present enables its part, even if it is empty."""
 
@@ -482,6 +488,7 @@ class Config(Section):
     hub: HubSettings | None = None
     limits: LimitsSettings = LimitsSettings()
     job: list[JobSettings] = []
+    simulation: SimulationSettings | None = None
 
     @property
     def policies(self) -> dict[str, str]:

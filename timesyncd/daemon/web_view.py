@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import Metric
+from pydantic import ValidationError
 
 from timesyncd.clocks import NS_PER_S, Clocks, Moment
 from timesyncd.config import Config
@@ -24,9 +26,12 @@ from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState,
 from timesyncd.messages.notes import HandledFinding, NoteRequest, OperatorNote
 from timesyncd.messages.overview import ConfiguredLimits, Overview
 from timesyncd.messages.series import LatenessMatrix
+from timesyncd.messages.simulation import SimulationFile, SimulationState
 from timesyncd.metrics.exposition import Counters, Metrics, MetricsSnapshot, families
 from timesyncd.metrics.hub import FleetSnapshot, MessageLag
 from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
+
+log = logging.getLogger(__name__)
 
 #: All viewers share an overview of this age: of 10,000 nodes it takes some 100 ms.
 OVERVIEW_LASTS_NS = NS_PER_S
@@ -110,8 +115,22 @@ class WebView:
         now = self._now()
         if self._overview is None or now.boottime_ns - self._overview[0] >= OVERVIEW_LASTS_NS:
             found = overview(self._fleet_reading(now), self.grandmasters(), self.hubs(), self._config.node.name, now)
-            self._overview = now.boottime_ns, found
+            self._overview = now.boottime_ns, found.model_copy(update={"simulation": self._simulation(now)})
         return self._overview[1]
+
+    def _simulation(self, now: Moment) -> SimulationState | None:
+        """None: nothing is configured to be simulated, or the simulator has not written its file yet."""
+        if self._config.simulation is None:
+            return None
+        try:
+            stated = SimulationFile.model_validate_json(self._config.simulation.state.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            log.warning("[simulation] state %s: %s", self._config.simulation.state, error)
+            return None
+        nodes = (node for place in self._hub_service.map(now).places.values() for node in place)
+        return stated.state({name: bound_ns for name, _, bound_ns in nodes}, now.realtime_ns)
 
     def _fleet_reading(self, now: Moment) -> FleetReading:
         fleet = self._hub_service.hub.fleet

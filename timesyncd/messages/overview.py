@@ -8,6 +8,7 @@ from timesyncd.ipc.wire_types import Count64, Int64, RealtimeNs
 from timesyncd.messages.fleet import HubState
 from timesyncd.messages.jobs import VerdictCode
 from timesyncd.messages.node import OK, FindingMessage, Message, ReasonCode, Severity, Status
+from timesyncd.messages.simulation import SimulationState
 
 #: A value against the operator's limit. "unlimited": no limit is configured; "unknown": there is no value to judge.
 Verdict = Literal["within", "exceeded", "unlimited", "unknown"]
@@ -156,7 +157,7 @@ class Overview(Message):
     """
     All that a first look at the fleet needs, computed at one moment. `lag_ns` is the age of the oldest state of a
     reporting node that it rests on; null: no node reports. `findings` are the active ones, the most severe first, at most
-    100.
+    100. `simulation` null: nothing is known to be simulated.
     """
 
     as_of_realtime_ns: RealtimeNs
@@ -169,3 +170,4 @@ class Overview(Message):
     jobs: list[JobBrief]
     findings: list[FindingMessage]
     hubs: list[HubState]
+    simulation: SimulationState | None = None

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from fake_view import FakeView, as_json
-from textual.widgets import DataTable, Input, Static, TabbedContent
+from textual.widgets import DataTable, Footer, Input, Static, TabbedContent
 
 from timesyncd.cli import top
-from timesyncd.cli._top_app import DetailScreen, TopApp
-from timesyncd.cli._top_data import SILENT_AFTER_S, DaemonFeed, Round, View, banner, rows, truth_text, visible
+from timesyncd.cli._top_app import TopApp
+from timesyncd.cli._top_data import (
+    MOST_ROWS,
+    SILENT_AFTER_S,
+    DaemonFeed,
+    Round,
+    View,
+    banner,
+    chain_lines,
+    finding_lines,
+    rows,
+    story_lines,
+    truth_text,
+    visible,
+)
+from timesyncd.cli._top_detail import DetailScreen, HeatView, JobScreen
 from timesyncd.errors import Unreachable
 from timesyncd.messages.fleet import FleetMap
+from timesyncd.messages.node import ChainStep
 from timesyncd.messages.overview import Overview
+from timesyncd.messages.series import LatenessMatrix
+from timesyncd.messages.simulation import SimulationFile, StatedOffset
 
 NODES: list[tuple[str, Any, int | None]] = [
     ("node-a", "SYNCHRONIZED", 900),
@@ -32,7 +51,24 @@ def fleet_map() -> FleetMap:
 
 
 def a_round(**truths_ns: int) -> Round:
-    return Round(FakeView().overview(), fleet_map(), {name.replace("_", "-"): ns for name, ns in truths_ns.items()})
+    """With these true offsets, as a simulation states them; without any nothing is simulated."""
+    offsets = {name.replace("_", "-"): StatedOffset(realtime_ns=1, offset_ns=ns) for name, ns in truths_ns.items()}
+    stated = SimulationFile(simulated="simulated: all", story="in 5 s: rain", offsets=offsets)
+    simulation = stated.state({name: bound_ns for name, _, bound_ns in NODES}, 1) if offsets else None
+    return Round(FakeView().overview().model_copy(update={"simulation": simulation}), fleet_map())
+
+
+def a_matrix(ranks: int = 3, steps: int = 4) -> LatenessMatrix:
+    """Of step k the last rank is 10 ms late, rank 0 is 5 us late, and the others are not known; the clocks of step 1 do not compare."""
+    late = array("i", [])
+    for _ in range(steps):
+        late.extend([5_000, *[-(2**31)] * (ranks - 2), 10_000_001])
+    return LatenessMatrix(
+        as_of_realtime_ns=1, lag_ns=0, job_id="job", job="job", ranks=list(range(ranks)),
+        nodes=[f"node-{'ab'[rank % 2]}" for rank in range(ranks)], steps=list(range(100, 100 + steps)),
+        begins_ms=[None] * steps, error_ns=[None if step == 1 else 20_000 for step in range(steps)], unit_ns=1,
+        lateness=base64.b64encode(late.tobytes()).decode(),
+    )  # fmt: skip
 
 
 class FakeFeed(DaemonFeed):
@@ -43,6 +79,7 @@ class FakeFeed(DaemonFeed):
         self.reply = reply
         self.problem = ""
         self.asked: list[tuple[View, str]] = []
+        self.matrix = a_matrix()
 
     def round(self) -> Round:
         if self.problem:
@@ -51,7 +88,12 @@ class FakeFeed(DaemonFeed):
 
     def detail(self, view: View, name: str) -> Any:
         self.asked.append((view, name))
-        return as_json(FakeView().node())
+        if self.problem:
+            raise Unreachable(self.problem)
+        return as_json(FakeView().jobs()[0] if view == "jobs" else FakeView().node())
+
+    def lateness(self, job_id: str) -> LatenessMatrix:
+        return self.matrix
 
 
 async def until(pilot: Any, holds: Callable[[], bool]) -> None:
@@ -120,7 +162,7 @@ async def test_a_row_opens_all_that_is_known_of_it() -> None:
         await until(pilot, lambda: bool(names(app)))
         await pilot.press("2", "down", "enter")
         await until(pilot, lambda: isinstance(app.screen, DetailScreen))
-        assert feed.asked == [("nodes", "other")]
+        await until(pilot, lambda: set(feed.asked) == {("nodes", "other")})
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, DetailScreen))
 
@@ -159,6 +201,124 @@ async def test_the_cursor_stays_on_its_row() -> None:
         assert table(app, "nodes").cursor_row == 0
 
 
+async def test_a_jobs_lateness_is_a_map_that_the_keys_and_the_mouse_read() -> None:
+    """The cursor begins at the newest step; its cell is said in words, and the ranks are sorted and filtered."""
+    app = TopApp(FakeFeed(a_round()))
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: table(app, "jobs").row_count > 0)
+        await pilot.press("3", "enter")
+        await until(
+            pilot, lambda: isinstance(app.screen, JobScreen) and app.screen.query_one(HeatView).heat is not None
+        )
+        heat = app.screen.query_one(HeatView)
+
+        def cell() -> str:
+            return str(app.screen.query_one("#cell", Static).content)
+
+        await until(pilot, lambda: cell().startswith("rank 0 node-a, step 103: 5.00 us after the median rank"))
+        assert cell().endswith("clocks' error 20.0 us; within it")
+        await pilot.press("down", "down", "left", "left")
+        await until(pilot, lambda: cell().startswith("rank 2 node-a, step 101: 10.0 ms after"))
+        assert cell().endswith("the clocks do not compare")
+        await pilot.press("s")
+        await until(pilot, lambda: heat.order == [2, 0, 1])
+        assert heat.port.row == 0
+        await pilot.click(HeatView, offset=(1 + 22 + 3, 1))
+        await until(pilot, lambda: cell().startswith("rank 0 node-a, step 103"))
+        await pilot.press("slash", *"node-b", "enter")
+        await until(pilot, lambda: heat.order == [1])
+        await until(pilot, lambda: cell().startswith("rank 1 node-b, step 103: nothing is known"))
+        await pilot.press("escape")
+        await until(pilot, lambda: len(heat.order) == 3)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, JobScreen))
+
+
+async def test_a_screen_that_a_row_opened_stays_live() -> None:
+    """It shows the newest answer, and says when the daemon falls silent."""
+    feed = FakeFeed(a_round())
+    app = TopApp(feed)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: bool(names(app)))
+        await pilot.press("2", "enter")
+        await until(pilot, lambda: len(feed.asked) >= 3)
+        feed.problem = "no response within 5 s"
+        await until(pilot, lambda: app.screen.has_class("silent"))
+        assert "NO REPLY: everything is as of" in str(app.screen.query_one("#as-of", Static).content)
+
+
+async def test_a_large_fleet_stays_readable() -> None:
+    """The most urgent rows are shown and the others counted; the filter finds them, and the place in the list is kept."""
+    many: list[tuple[str, Any, int | None]] = [(f"n{at:05}", "SYNCHRONIZED", 10_000 - at) for at in range(3_000)]
+    feed = FakeFeed(replace(a_round(), map=FleetMap(published_realtime_ns=1, places={"": many})))
+    app = TopApp(feed)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("2")
+        await until(pilot, lambda: len(names(app)) == MOST_ROWS)
+        await until(pilot, lambda: text(app, "counted") == "500 of 3,000 rows; / filters")
+        nodes = table(app, "nodes")
+        nodes.scroll_to(y=200, animate=False)
+        await until(pilot, lambda: nodes.scroll_y == 200)
+        turned = [(name, status, 1 if name == "n00000" else bound_ns) for name, status, bound_ns in many]
+        feed.reply = replace(feed.reply, map=FleetMap(published_realtime_ns=1, places={"": turned}))
+        await until(pilot, lambda: names(app)[0] == "n00001")
+        assert nodes.scroll_y == 200
+        await pilot.press("slash", *"n02999")
+        await until(pilot, lambda: names(app) == ["n02999"])
+
+
+async def test_findings_are_on_the_screen() -> None:
+    """Below the tables, and not below the screen's edge."""
+    app = TopApp(FakeFeed(a_round()))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.query_one("#findings").region.height > 0)
+        assert app.query_one("#findings").region.bottom <= app.query_one(Footer).region.y
+        assert app.query_one("#counted").region.bottom <= app.query_one("#findings").region.y
+
+
+def test_the_chain_leads_from_gnss_to_the_slow_rank() -> None:
+    """A line for each group of nodes; what is not known of it is not made up."""
+    overview = FakeView().overview()
+    group, job = overview.chain[0], overview.jobs[0]
+    master = overview.grandmasters[0].model_copy(
+        update={"name": "gm-1", "gnss_state": "locked", "antenna": "ok", "reachable": True, "clock_state": "locked"}
+    )
+    chain = [
+        group.model_copy(update={"grandmaster": "gm-1", "place": "hall-1", "nodes": 2, "without_bound": 0, "bound_ns": 31_200}),
+        group.model_copy(update={"grandmaster": "", "place": "", "nodes": 1, "without_bound": 1, "bound_ns": None}),
+    ]  # fmt: skip
+    jobs = [job.model_copy(update={"job": "train", "world_size": 64, "straggler_rank": 7, "places": {"hall-1": 64}})]
+
+    def lines(**its: Any) -> list[str]:
+        masters = [master.model_copy(update=its)]
+        changed = overview.model_copy(update={"grandmasters": masters, "chain": chain, "jobs": jobs})
+        return [line.plain for line in chain_lines(Round(changed, fleet_map()))]
+
+    unknown, known = lines()
+    assert unknown == "no grandmaster -> 1 node  no bound"
+    assert known == "GNSS locked -> gm-1 locked -> 2 nodes hall-1 +-31.2 us -> job train, 64 ranks: rank 7"
+    assert lines(antenna="open", clock_state="holdover")[1].startswith("antenna open -> gm-1 holdover -> 2 nodes")
+    assert lines(reachable=False, gnss_state=None)[1].startswith("GNSS not known -> gm-1 not reachable -> ")
+
+
+def test_a_finding_shows_its_chain() -> None:
+    """From the root cause to what suffers, and the evidence where there is no chain."""
+    overview = FakeView().overview()
+    finding = overview.findings[0]
+    steps = [ChainStep(code="x", text=text) for text in ("antenna open", "gm-1 holdover", "job train")]
+    with_chain = overview.model_copy(update={"findings": [finding.model_copy(update={"chain": steps})]})
+    without = overview.model_copy(update={"findings": [finding.model_copy(update={"chain": []})]})
+
+    assert "antenna open -> gm-1 holdover -> job train" in finding_lines(Round(with_chain, fleet_map()))[0].plain
+    assert finding.evidence in finding_lines(Round(without, fleet_map()))[0].plain
+
+
+async def test_a_simulation_is_labelled() -> None:
+    """What is simulated, and the newest line of its story; a real fleet has neither."""
+    assert [line.plain for line in story_lines(a_round(node_a=1))] == ["simulated: all", "story: in 5 s: rain"]
+    assert story_lines(a_round()) == []
+
+
 async def test_a_silent_daemon_is_said_across_the_screen() -> None:
     """The banner says so at the latest after some seconds, and live values come back by themselves."""
     feed = FakeFeed(a_round())
@@ -187,8 +347,13 @@ def test_the_truth_stands_beside_the_bound() -> None:
     """Where it is known, as in the demo; a bound that does not have it is named loudly."""
     made = {row.name: row.cells[-1].plain for row in rows("nodes", a_round(node_a=-850, node_b=9_000, node_c=5))}
 
-    assert made == {"node-a": "-850 ns, inside", "node-b": "9.00 us, OUTSIDE", "node-c": "5 ns", "other": ""}
-    assert truth_text(None, 5).plain == ""
+    assert made == {
+        "node-a": "-850 ns, inside the bound",
+        "node-b": "9.00 us, OUTSIDE the bound",
+        "node-c": "5 ns",
+        "other": "",
+    }
+    assert truth_text(None).plain == ""
 
 
 def test_every_view_has_a_cell_and_a_value_for_each_column() -> None:

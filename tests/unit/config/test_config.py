@@ -142,7 +142,7 @@ def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
         ),
         (
             ("[web]", "[wbe]"),
-            "t.toml: wbe = {}: unknown key; did you mean web? allowed here: clockbound, grandmaster, hub, job, limits, log, mqtt, node, notify, oscillator, otlp, source, store, syslog, traps, web",
+            "t.toml: wbe = {}: unknown key; did you mean web? allowed here: clockbound, grandmaster, hub, job, limits, log, mqtt, node, notify, oscillator, otlp, simulation, source, store, syslog, traps, web",
         ),
         (("20000", "-1"), "t.toml: source[0].bounds.local_drift_ppb = -1: Input should be greater than or equal to 0"),
         (("20000", '"fast"'), "t.toml: source[0].bounds.local_drift_ppb = 'fast': Input should be a valid integer"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from fake_clocks import FakeClocks
@@ -15,6 +16,7 @@ from timesyncd.daemon.node_state import NodeView
 from timesyncd.driver import options_of
 from timesyncd.fleet.node_clock import LAST_KNOWN
 from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.messages.simulation import SimulationState
 from timesyncd.web.view import NodeFilter
 
 MQTT = {"host": "broker", "password": {"env": "BROKER_PASSWORD"}}
@@ -23,8 +25,9 @@ MQTT = {"host": "broker", "password": {"env": "BROKER_PASSWORD"}}
 class Hub(PublisherLab):
     """Two nodes in hall-1 are reporting, and of a third there is a retained copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: dict[str, object] | None = None) -> None:
         tables = {"node": {"name": "hub", "topology": "hall-2"}, "mqtt": MQTT, "hub": {"nodes": ["n1", "n9"]}}
+        tables |= more or {}
         config, self.clocks = parse(tables, options_of, "test"), FakeClocks()
         super().__init__(config, NodeView(config, Epoch(1, 2), 1), self.clocks)
         for name, identity, live in (("n1", GM_A, True), ("n2", GM_B, True), ("n3", GM_A, False)):
@@ -126,3 +129,31 @@ def test_a_scrape_has_the_hub_s_numbers(hub: Hub) -> None:
     assert 'timesyncd_fleet_nodes{hub="hub",status="SYNCHRONIZED"} 2.0' in lines
     assert 'timesyncd_fleet_nodes_missing{hub="hub"} 1.0' in lines
     assert not [line for line in lines if line.startswith("timesyncd_store_rows_total")]
+
+
+def test_a_simulators_truth_stands_beside_the_bounds_of_one_moment(tmp_path: Path) -> None:
+    """The overview has it once the simulator has written its file, and says nothing of a file that it cannot read."""
+    state = tmp_path / "simulation.json"
+    hub = Hub({"simulation": {"state": str(state)}})
+
+    def simulation() -> SimulationState | None:
+        hub.clocks.advance(2 * NS_PER_S)
+        return hub.web.overview().simulation
+
+    assert simulation() is None
+    now_ns = hub.clocks.realtime_ns()
+    stated = {"realtime_ns": now_ns, "offset_ns": -5, "rate_ppb": 0}
+    state.write_text(json.dumps({"simulated": "all", "story": "calm", "offsets": {"n1": stated, "n3": stated}}))
+    found = simulation()
+    assert found is not None and found.story == "calm"
+    (known, silent) = found.true_offsets
+    bounds = {name: bound_ns for place in hub.web.map().places.values() for name, _, bound_ns in place}
+    assert (known.node, known.offset_ns, known.bound_ns, known.is_inside) == ("n1", -5, bounds["n1"], True)
+    assert (silent.node, silent.bound_ns, silent.is_inside) == ("n3", None, None)
+    state.write_text("{")
+    assert simulation() is None
+
+
+def test_without_a_simulation_nothing_is_claimed_to_be_simulated(hub: Hub) -> None:
+    """As in every fleet that is real."""
+    assert hub.web.overview().simulation is None

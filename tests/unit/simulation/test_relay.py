@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from timesyncd.simulation.bed.relay import OffsetProfile, Piece, shift_timestamp
+from timesyncd.simulation.bed.relay import OffsetProfile, Piece, ResidenceTimes, shift_timestamp
 
 SECOND = 1_000_000_000
 
@@ -88,3 +88,48 @@ def test_a_piece_without_x_goes_on_where_the_last_one_is() -> None:
 
     assert profile.next_piece(110 * SECOND, None, 0) == Piece(110 * SECOND, 500_000, 0)
     assert profile.next_piece(110 * SECOND, 7, -3) == Piece(110 * SECOND, 7, -3)
+
+
+def event(message_type: int, port: bytes, sequence: int) -> bytes:
+    """A Sync or Delay_Req of this port."""
+    header = bytes([message_type, 2]) + bytes(6) + struct.pack(">q", 5 << 16) + bytes(4) + port
+    return header + struct.pack(">H", sequence) + bytes(12)
+
+
+def correction_ns(datagram: bytes) -> int:
+    scaled: int = struct.unpack_from(">q", datagram, 8)[0]
+    return scaled >> 16
+
+
+GRANDMASTER_PORT, NODE_PORT = b"grandmast1", b"node-port1"
+
+
+def test_a_transparent_clock_corrects_each_message_by_the_time_of_its_own_event() -> None:
+    """Follow_Up by its Sync, and Delay_Resp by the Delay_Req of the port that it answers; once, and beside what it had."""
+    times = ResidenceTimes()
+    times.add(event(0, GRANDMASTER_PORT, 7), 90_000)
+    times.add(event(1, NODE_PORT, 7), 40_000)
+    follow_up = event(8, GRANDMASTER_PORT, 7)
+    delay_resp = event(9, GRANDMASTER_PORT, 7)[:44] + NODE_PORT
+
+    assert correction_ns(times.correct(follow_up)) == 90_005
+    assert correction_ns(times.correct(follow_up)) == 5
+    assert correction_ns(times.correct(delay_resp)) == 40_005
+    assert times.correct(follow_up)[16:] == follow_up[16:]
+
+
+def test_a_transparent_clock_leaves_everything_else_as_it_is() -> None:
+    """Other messages, other sequences, what is too short; and it remembers no more than the newest."""
+    times = ResidenceTimes()
+    for sequence in range(100):
+        times.add(event(0, GRANDMASTER_PORT, sequence), 1_000)
+    announce, other, old = (
+        event(11, GRANDMASTER_PORT, 99),
+        event(8, NODE_PORT, 99),
+        event(8, GRANDMASTER_PORT, 100 - ResidenceTimes.NEWEST - 1),
+    )
+
+    assert [times.correct(each) for each in (announce, other, old, b"", announce[:43])] == [
+        announce, other, old, b"", announce[:43],
+    ]  # fmt: skip
+    assert correction_ns(times.correct(event(8, GRANDMASTER_PORT, 99))) == 1_005

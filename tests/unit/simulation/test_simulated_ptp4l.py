@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from timesyncd.drivers.ptp4l._management import (
@@ -20,7 +23,7 @@ from timesyncd.drivers.ptp4l._management import (
 from timesyncd.errors import Refused
 from timesyncd.sample import PortState
 from timesyncd.simulation.bed.ptp4l import DOMAIN
-from timesyncd.simulation.bed.simulated_ptp4l import GRANDMASTER_IDENTITY, SYNC_INTERVAL_NS, SlavePort
+from timesyncd.simulation.bed.simulated_ptp4l import GRANDMASTER_IDENTITY, SYNC_INTERVAL_NS, SimulatedPtp4l, SlavePort
 
 IDENTITY = bytes(range(8))
 START_NS = 1_700_000_000_000_000_000
@@ -121,3 +124,16 @@ def test_what_is_not_served_is_refused(change: dict[int, int], error: str) -> No
 def test_strangers_get_no_answer(request_bytes: bytes) -> None:
     """What is no question, or is for another domain, is dropped."""
     assert EXACT.answer(request_bytes, START_NS) is None
+
+
+def test_a_true_offset_moves_without_a_step(tmp_path: Path) -> None:
+    """At the chosen rate from the chosen moment on, and it stays where it is when the rate is 0 again."""
+    port = SimulatedPtp4l(tmp_path / "ptp4l", -1_000)
+    assert port.true_offset_ns(START_NS) == -1_000
+    port.move(-10_000)
+    began_ns = time.time_ns()
+    later = port.true_offset_ns(began_ns + 30_000_000_000)
+    assert -301_000 - 10_000 <= later <= -301_000
+    port.move(0)
+    stays = port.true_offset_ns(time.time_ns())
+    assert stays <= -1_000 and port.true_offset_ns(began_ns + 3_600_000_000_000) == stays

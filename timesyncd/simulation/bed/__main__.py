@@ -33,6 +33,7 @@ class _Inside:
         self.relays: dict[str, Relay] = {}
         self.ptp4ls: dict[str, Ptp4lProcess] = {}
         self._stack = stack
+        self._is_transparent = topology.is_transparent
         names = [*topology.direct, *topology.relayed]
         grandmaster = self._namespace()
         namespaces = {name: self._namespace() for name in names}
@@ -57,7 +58,7 @@ class _Inside:
         near, far = f"10.199.{2 * index}", f"10.199.{2 * index + 1}"
         join(End(f"node{index}", f"{near}.1/24", grandmaster), End(f"near{index}", f"{near}.2/24"))
         join(End("ptp0", f"{far}.2/24", node), End(f"far{index}", f"{far}.1/24"))
-        self.relays[name] = Relay(f"near{index}", f"far{index}")
+        self.relays[name] = Relay(f"near{index}", f"far{index}", self._is_transparent)
         self._stack.callback(self.relays[name].close)
 
     def _run(

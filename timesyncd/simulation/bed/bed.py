@@ -26,12 +26,13 @@ GRANDMASTER = "grandmaster"
 class Topology:
     """
     The names of the nodes: straight at the grandmaster, or behind a relay each. `identity` is the grandmaster's clock
-    identity as ptp4l writes it; "": of its interface.
+    identity as ptp4l writes it; "": of its interface. `is_transparent`: the relays are transparent clocks.
     """
 
     direct: tuple[str, ...] = ()
     relayed: tuple[str, ...] = ()
     identity: str = ""
+    is_transparent: bool = False
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -39,7 +40,7 @@ class Topology:
     @classmethod
     def from_json(cls, text: str) -> Topology:
         fields = json.loads(text)
-        return cls(tuple(fields["direct"]), tuple(fields["relayed"]), fields["identity"])
+        return cls(tuple(fields["direct"]), tuple(fields["relayed"]), fields["identity"], fields["is_transparent"])
 
 
 @dataclass(slots=True)
@@ -73,11 +74,12 @@ class PtpBed:
         relayed: tuple[str, ...] = (),
         marker: str | None = None,
         identity: str = "",
+        is_transparent: bool = False,
     ) -> None:
-        """`marker`: what `leftovers` shall look for; None = one of its own. `identity` as in Topology."""
+        """`marker`: what `leftovers` shall look for; None = one of its own. The rest as in Topology."""
         self.marker = marker or new_marker()
         self._folder: Path | None = None
-        self._topology = Topology(direct, relayed, identity)
+        self._topology = Topology(direct, relayed, identity, is_transparent)
         self._truth = {name: OffsetProfile() for name in (*direct, *relayed)}
 
     def __enter__(self) -> Self:
@@ -116,6 +118,11 @@ class PtpBed:
     def true_offset_ns(self, node: str, realtime_ns: int) -> int:
         """The node's clock minus the grandmaster's, as the node can see it, at a moment not before the last set_relay."""
         return -self._truth[node].x_ns(realtime_ns)
+
+    def true_rate_ppb(self, node: str) -> int:
+        """How fast the true offset of this node grows since the last set_relay."""
+        pieces = self._truth[node].pieces
+        return -pieces[-1].rate_ppb if pieces else 0
 
     def set_relay(
         self,

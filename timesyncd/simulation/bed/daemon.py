@@ -58,7 +58,7 @@ driver = "timeprovider"
 host = "127.0.0.1"
 port = {port}
 community = {{ env = "{community}" }}
-
+{options}
 """
 
 
@@ -67,8 +67,8 @@ class DaemonProcess:
     """
     `with DaemonProcess(...) as node:` runs until the end; the page answers by then. `kill`, `start` and `pause` in between.
 
-    `uds_address`: where its ptp4l listens; "" for a daemon without a clock source. `grandmasters`: name -> SNMP port. `hub`: this
-    daemon joins the jobs of all nodes that the broker brings. `more`: additional configuration, as TOML. `enter` is put before its
+    `uds_address`: where its ptp4l listens; "" for a daemon without a clock source. `grandmasters`: name -> SNMP port, each with
+    `grandmaster_options` as TOML. `hub`: this daemon joins the jobs of all nodes that the broker brings. `more`: additional configuration, as TOML. `enter` is put before its
     command and has to execute the rest of it: it keeps the process id.
     """
 
@@ -81,6 +81,7 @@ class DaemonProcess:
     grandmasters: dict[str, int] = field(default_factory=dict)
     bounds: dict[str, int] = field(default_factory=dict)
     more: str = ""
+    grandmaster_options: str = ""
     has_store: bool = True
     enter: tuple[str, ...] = ()
 
@@ -173,5 +174,5 @@ class DaemonProcess:
         if self.hub:
             text += "\n[hub]\n"
         for name, port in self.grandmasters.items():
-            text += _GRANDMASTER.format(name=name, port=port, community=COMMUNITY)
+            text += _GRANDMASTER.format(name=name, port=port, community=COMMUNITY, options=self.grandmaster_options)
         return text + self.more

@@ -19,6 +19,7 @@ from timesyncd.errors import TimesyncdError
 
 PACKAGES = {
     "ptp4l": "linuxptp",
+    "pmc": "linuxptp",
     "mosquitto": "mosquitto",
     "mosquitto_passwd": "mosquitto",
     "ip": "iproute2",

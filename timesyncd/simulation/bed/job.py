@@ -1,14 +1,17 @@
 """
 A two-rank job without torch. One rank is `python -m timesyncd.simulation.bed.job RANK FD`; FD is its end of a pipe to the other rank.
 
-Each step is some work, 10 ms, and a barrier; rank 1 works 10 ms longer, so it is the slow one. Runs until it is killed.
+Each step is some work and a barrier. How long a rank works, in seconds, is the newest line of its standard input, and WORK_S
+before the first. Runs until it is killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +24,7 @@ from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.host import marked_environment
 
 NAME = "demo"
-WORK_S = (0.010, 0.020)
+WORK_S = 0.010
 
 
 @contextmanager
@@ -30,7 +33,7 @@ def rank_process(rank: int, end: Connection, runtime_dir: Path, marker: str) -> 
     process = subprocess.Popen(
         host.dying_with_parent([sys.executable, "-m", __name__, str(rank), str(end.fileno())]),
         env=marked_environment(marker) | {"TIMESYNCD_RUNTIME_DIR": str(runtime_dir)},
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=[end.fileno()],
@@ -41,6 +44,28 @@ def rank_process(rank: int, end: Connection, runtime_dir: Path, marker: str) -> 
     finally:
         process.kill()
         process.wait()
+        with contextlib.suppress(BrokenPipeError):  # of a line that the rank has not read
+            process.stdin.close()  # type: ignore[union-attr]
+
+
+def set_work(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """From its next step on, this rank works so long in each."""
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError):  # a rank that ended is noticed by its status
+        process.stdin.write(f"{seconds}\n".encode())
+        process.stdin.flush()
+
+
+class _Work:
+    """How long the rank works in each step, as its standard input says."""
+
+    def __init__(self) -> None:
+        self.seconds = WORK_S
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        for line in sys.stdin:
+            self.seconds = float(line)
 
 
 def run(rank: int, peer: Connection) -> None:
@@ -56,8 +81,9 @@ def run(rank: int, peer: Connection) -> None:
         return received
 
     barrier = Barrier(Job(NAME, rank, world_size=2), collective, broadcast)
+    work = _Work()
     for step in itertools.count():
-        time.sleep(WORK_S[rank])
+        time.sleep(work.seconds)
         barrier.wait(step)
 
 

@@ -1,8 +1,8 @@
 """
 A ptp4l that is not there: a UNIX datagram server that answers management questions as ptp4l 3.1.1 would of a slave port.
 
-For machines without ptp4l, or without the right to make namespaces. Its node's true offset is chosen; what it reports is that
-with noise. It serves eight Syncs (or `sync_rate`) and eight delay measurements a second, all computed from the time of the question.
+For machines without ptp4l, or without the right to make namespaces. Its node's true offset is chosen, and can move; what it reports
+is that with noise. It serves eight Syncs (or `sync_rate`) and eight delay measurements a second, all computed from the time of the question.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Self
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.simulation.bed.ptp4l import DOMAIN
+from timesyncd.simulation.bed.relay import OffsetProfile, Piece
 
 GRANDMASTER_IDENTITY = bytes.fromhex("00a069fffe0000a1")
 SYNC_INTERVAL_NS = DELAY_INTERVAL_NS = NS_PER_S // 8
@@ -124,6 +125,7 @@ class SimulatedPtp4l(asyncio.DatagramProtocol):
         grandmaster_identity: bytes = GRANDMASTER_IDENTITY,
     ) -> None:
         self._uds_address = uds_address
+        self._profile = OffsetProfile([Piece(0, -true_offset_ns)])
         identity = random.randbytes(3) + b"\xff\xfe" + random.randbytes(3)
         self._port = SlavePort(
             identity,
@@ -138,6 +140,13 @@ class SimulatedPtp4l(asyncio.DatagramProtocol):
         """What its grandmaster announces from now on."""
         self._port = replace(self._port, clock_class=clock_class)
 
+    def move(self, rate_ppb: int) -> None:
+        """From now on the true offset grows by this rate; without a step."""
+        self._profile.pieces.append(self._profile.next_piece(time.time_ns(), None, -rate_ppb))
+
+    def true_offset_ns(self, realtime_ns: int) -> int:
+        return -self._profile.x_ns(realtime_ns)
+
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_datagram_endpoint(
@@ -150,6 +159,7 @@ class SimulatedPtp4l(asyncio.DatagramProtocol):
         self._uds_address.unlink()
 
     def datagram_received(self, data: bytes, addr: str | None) -> None:  # type: ignore[override]
-        answer = self._port.answer(data, time.time_ns())
+        now_ns = time.time_ns()
+        answer = replace(self._port, true_offset_ns=self.true_offset_ns(now_ns)).answer(data, now_ns)
         if answer is not None:
             self._transport.sendto(answer, addr)
