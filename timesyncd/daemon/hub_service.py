@@ -114,10 +114,13 @@ class HubService:
     def _admits(self, node: str, size: int, live: bool, received_boottime_ns: int) -> bool:
         """Whether the node is kept; others may give way to it."""
         decision = self.admission.admit(node, size, live, received_boottime_ns)
-        for gone in decision.given_way:
-            self.hub.fleet.drop(gone)
-            self._forget_node(gone)
+        self._drop(decision.given_way)
         return decision.admitted
+
+    def _drop(self, nodes: Sequence[str]) -> None:
+        for node in nodes:
+            self.hub.fleet.drop(node)
+            self._forget_node(node)
 
     def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool, json: bytes | None = None) -> bool:
         """
@@ -303,6 +306,7 @@ class HubService:
             for node in self.hub.fleet.forget_silent(now.boottime_ns, EXPIRES_AFTER_NS):
                 self._followers.remove(node)
                 self.admission.remove(node)
+            self._drop(self.admission.expire(now.boottime_ns))
         if self._sharing is not None:
             return {key: judgement for key, judgement in self._judged.items() if self.publishes_finding(key)}
         return self._judged if self.is_primary else {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from timesyncd.clocks import NS_PER_S
@@ -19,6 +20,10 @@ MEMBER_AFTER_NS = 10 * NS_PER_S
 
 #: A member without a message for so long may give way.
 SILENT_AFTER_NS = 300 * NS_PER_S
+
+#: Of more newcomers than this, those that sent live messages and are silent for so long are forgotten: a flood leaves nothing.
+FEW_NEWCOMERS = 1_000
+NEWCOMER_EXPIRES_NS = 60 * NS_PER_S
 
 
 @dataclass(slots=True)
@@ -89,6 +94,18 @@ class Admission:
         if entry is not None:
             first_ns = now_ns if entry.first_live_ns is None else entry.first_live_ns
             self._keep(name, _Entry(entry.bytes, now_ns, first_ns))
+
+    def expire(self, now_ns: int) -> list[str]:
+        """The newcomers that are forgotten now."""
+        gone: list[str] = []
+        for name, entry in islice(self._newcomers.items(), max(0, len(self._newcomers) - FEW_NEWCOMERS)):
+            if now_ns - entry.last_ns < NEWCOMER_EXPIRES_NS:
+                break
+            if entry.first_live_ns is not None:
+                gone.append(name)
+        for name in gone:
+            self._remove(name)
+        return gone
 
     def remove(self, name: str) -> None:
         """The name is known no longer."""

@@ -43,7 +43,9 @@ SILENT_AFTER_NS = 60 * NS_PER_S
 HUB_SILENT_AFTER_NS = 300 * NS_PER_S
 #: A node is forgotten after this time, so that memory is bounded by the nodes that publish.
 EXPIRE_AFTER_NS = 3_600 * NS_PER_S
-_SWEEP_EVERY_NS = 600 * NS_PER_S
+_SWEEP_EVERY_NS = 10 * NS_PER_S
+#: Of more subjects than this, those without a message for a minute are forgotten: a flood leaves nothing.
+FEW_ORDERS = 10_000
 #: A client that may write every topic can invent subjects: of so many the order is known, and of so many bytes of states
 #: the last one is compared. The one without a message for longest is forgotten first; twice 25,000 nodes and their jobs fit.
 MAX_ORDERS = 60_000
@@ -224,14 +226,16 @@ class NewestMessages:
         return freshness
 
     def _sweep(self, now_ns: int) -> None:
-        """Removes nodes without a message for EXPIRE_AFTER_NS."""
+        """Removes nodes without a message for EXPIRE_AFTER_NS, and beyond FEW_ORDERS for SILENT_AFTER_NS."""
         if now_ns - self._swept_ns < _SWEEP_EVERY_NS:
             return
         self._swept_ns = now_ns
-        for key in list(self._by_age):
-            channel, subject, node = key
-            if now_ns - self._last[channel, subject][node].received_ns >= EXPIRE_AFTER_NS:
-                self._remove(key)
+        while self._by_age:
+            channel, subject, node = key = next(iter(self._by_age))
+            silent_ns = now_ns - self._last[channel, subject][node].received_ns
+            if silent_ns < (SILENT_AFTER_NS if len(self._by_age) > FEW_ORDERS else EXPIRE_AFTER_NS):
+                return
+            self._remove(key)
 
 
 class OtherState(NamedTuple):

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.fleet.admission import MEMBER_AFTER_NS, SILENT_AFTER_NS, Admission
+from timesyncd.fleet.admission import (
+    FEW_NEWCOMERS,
+    MEMBER_AFTER_NS,
+    NEWCOMER_EXPIRES_NS,
+    SILENT_AFTER_NS,
+    Admission,
+)
 
 
 def members(admission: Admission, *names: str, size: int = 1) -> None:
@@ -78,6 +84,20 @@ def test_bytes_are_bounded_and_a_message_too_large_drops_nobody() -> None:
     assert admission.admit("n1", 5, True, MEMBER_AFTER_NS) == (True, ["x"])
     assert admission.admit("n2", 6, True, MEMBER_AFTER_NS) == (False, [])
     assert (len(admission), admission.bytes) == (1, 5)
+
+
+def test_a_flood_leaves_few_names() -> None:
+    """Newcomers that are silent for a minute are forgotten beyond a few; a broker's retained copies and members are not."""
+    admission = Admission(10_000, 10_000)
+    members(admission, "n1")
+    admission.admit("retained", 1, False, 0)
+    for number in range(FEW_NEWCOMERS + 500):
+        admission.admit(f"x{number}", 1, True, number)
+
+    assert admission.expire(NEWCOMER_EXPIRES_NS - 1) == []
+    assert admission.expire(NEWCOMER_EXPIRES_NS + 9) == [f"x{number}" for number in range(10)]
+    gone = admission.expire(NEWCOMER_EXPIRES_NS + NS_PER_S)
+    assert (len(gone), gone[-1], len(admission)) == (490, "x499", FEW_NEWCOMERS + 2)
 
 
 @given(

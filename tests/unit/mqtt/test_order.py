@@ -11,6 +11,7 @@ from wire import cloud_event, grandmaster, history, hub_state, marks, node_state
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import Message
+from timesyncd.mqtt import inbox
 from timesyncd.mqtt.inbox import EXPIRE_AFTER_NS, HUB_SILENT_AFTER_NS, SILENT_AFTER_NS, Freshness, NewestMessages
 from timesyncd.mqtt.topics import subject_of
 
@@ -229,3 +230,17 @@ def test_states_to_compare_are_bounded_in_bytes() -> None:
     assert not accepted(newest, node_state("n0"))
     newest.forget("channel", "n3")
     assert (len(newest), accepted(newest, node_state("n3"))) == (3, True)
+
+
+def test_a_flood_leaves_few_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those without a message for a minute are forgotten beyond a few, the oldest first."""
+    monkeypatch.setattr(inbox, "FEW_ORDERS", 3)
+    newest = NewestMessages()
+    for number in range(10):
+        accepted(newest, node_state(f"x{number}"), now_ns=number)
+    accepted(newest, node_state("n1"), now_ns=10 * NS_PER_S)
+    before = len(newest)
+    accepted(newest, node_state("n1", sequence=2), now_ns=SILENT_AFTER_NS + 10 * NS_PER_S)
+
+    assert (before, len(newest)) == (11, 3)
+    assert not accepted(newest, node_state("x9"), now_ns=SILENT_AFTER_NS + 10 * NS_PER_S)
