@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from timesyncd.audit import advice, bootstrap, buckets, groups, measured, remedies
+from timesyncd.audit import advice, bootstrap, buckets, groups, measured, remedies, transfers
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.report import (
@@ -13,7 +13,9 @@ from timesyncd.audit.report import (
     AuditReport,
     BeforeAfter,
     BucketReport,
+    DurationReport,
     EstimateReport,
+    ExposedPartsReport,
     HangReport,
     JobAdvice,
     LateSpanReport,
@@ -23,9 +25,11 @@ from timesyncd.audit.report import (
     RemedyReport,
     StageReport,
     StragglerReport,
+    TransferCostReport,
     UnmeteredCallsReport,
 )
 from timesyncd.audit.timeline import Run, runs
+from timesyncd.ipc.job_datagram import kind_text
 from timesyncd.jobs.issued_calls import IssuedCallCounts
 from timesyncd.jobs.missing_ranks import Hang, hang_text
 from timesyncd.jobs.onset import LateSpan
@@ -41,6 +45,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
     interval = bootstrap.estimate(samples, lambda sums: sums.overhead) if samples and now.is_account else None
     replayable = comparable_runs(now)
     of_buckets = buckets.advise(now) if replayable else None
+    parts = transfers.divide(now, replayable)
     found = AuditReport(
         job=recording.job,
         attempt=recording.attempt,
@@ -63,6 +68,8 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         remedies=_remedies(now, replayable, of_buckets),
         advice=advice.advise(now, replayable, of_buckets),
         buckets=None if of_buckets is None else _buckets(of_buckets),
+        exposed_parts=None if isinstance(parts, str) else _exposed_parts(parts),
+        no_exposed_parts=parts if isinstance(parts, str) else "",
         before_after=_compared(before, now) if before is not None and before.is_account and now.is_account else None,
         method=attribution.method,
         clock_bound_ns=attribution.clock_bound_ns,
@@ -293,6 +300,35 @@ def _buckets(found: buckets.BucketAdvice) -> BucketReport:
         reason=found.reason,
         order=found.order,
     )
+
+
+def _exposed_parts(found: transfers.TransferSplit) -> ExposedPartsReport:
+    return ExposedPartsReport(
+        exposed=_duration(found.exposed),
+        waiting=_duration(found.waiting),
+        latency=_duration(found.latency),
+        bandwidth=_duration(found.bandwidth),
+        rest=_duration(found.rest),
+        saved_by_bandwidth=_duration(found.saved_by_bandwidth),
+        saved_by_latency=_duration(found.saved_by_latency),
+        costs=[
+            TransferCostReport(
+                kind=kind_text(cost.kind),
+                sizes=cost.sizes,
+                latency=_duration(cost.latency),
+                bytes_per_s=round(cost.bytes_per_s),
+                bytes_per_s_low=round(cost.bytes_per_s_low),
+                bytes_per_s_high=_rounded(cost.bytes_per_s_high),
+            )
+            for cost in found.costs
+        ],
+        limit=found.limit,
+        reason=found.reason,
+    )
+
+
+def _duration(found: transfers.Duration) -> DurationReport:
+    return DurationReport(ns=round(found.ns), error_ns=round(found.error_ns))
 
 
 def _rounded(ns: float | None) -> int | None:

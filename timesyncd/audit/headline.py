@@ -9,10 +9,12 @@ from timesyncd.audit.measured import MIN_STEPS_WITHOUT_FIRST
 from timesyncd.audit.report import (
     AuditReport,
     BucketReport,
+    DurationReport,
     LateSpanReport,
     OverheadSourceReport,
     RareReport,
     StragglerReport,
+    TransferCostReport,
     WithheldReport,
 )
 from timesyncd.clocks import NS_PER_S
@@ -305,6 +307,51 @@ def bucket_lines(found: BucketReport) -> list[str]:
         )
     lines.append(_suggestion(found))
     return lines if found.order is None else [*lines, f"{found.order[0].upper()}{found.order[1:]}."]
+
+
+def exposed_part_lines(found: AuditReport) -> list[str]:
+    """Sentences on what limits the synchronizations, and on what another link would save."""
+    parts = found.exposed_parts
+    if parts is None:
+        return [f"Latency and bandwidth are not told apart: {found.no_exposed_parts}."]
+    shown = [
+        ("waiting for ranks", parts.waiting),
+        ("latency", parts.latency),
+        ("bandwidth", parts.bandwidth),
+        ("not explained by these", parts.rest),
+    ]
+    listed = ", ".join(f"{_with_error(part)} {name}" for name, part in shown)
+    lines = [f"Of {short_duration(parts.exposed.ns)} that a step waits: {listed}."]
+    lines += [
+        f"{cost.kind}: {_with_error(cost.latency)} plus the transfer at {_megabytes(cost.bytes_per_s)} MB/s (95 %: {_rates(cost)})."
+        for cost in parts.costs
+    ]
+    lines.append(
+        f"A link twice as fast would save {_with_error(parts.saved_by_bandwidth)} per step, half the latency {_with_error(parts.saved_by_latency)}."
+    )
+    return [*lines, limit_text(found) or f"What limits the job is unknown: {parts.reason}."]
+
+
+def limit_text(found: AuditReport) -> str | None:
+    """One sentence; None: it is not known."""
+    parts = found.exposed_parts
+    match None if parts is None else parts.limit:
+        case "waiting":
+            return "Most of the exposed time is waiting for ranks: a faster network saves little."
+        case "latency":
+            return "Most of the exposed time is latency: fewer and larger transfers save most."
+        case "bandwidth":
+            return "Most of the exposed time is bandwidth: fewer bytes or a faster link save most."
+    return None
+
+
+def _with_error(part: DurationReport) -> str:
+    return f"{short_duration(part.ns)} ± {short_duration(part.error_ns)}"
+
+
+def _rates(cost: TransferCostReport) -> str:
+    low = f"{_megabytes(cost.bytes_per_s_low)} MB/s"
+    return f"from {low}" if cost.bytes_per_s_high is None else f"{low} to {_megabytes(cost.bytes_per_s_high)} MB/s"
 
 
 def _suggestion(found: BucketReport) -> str:

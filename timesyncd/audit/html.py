@@ -25,7 +25,17 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from timesyncd.audit.bootstrap import StepSample
 from timesyncd.audit.build import report
-from timesyncd.audit.headline import bucket_lines, cause_text, percent, rare_text, short_duration, span_text, step_label
+from timesyncd.audit.headline import (
+    bucket_lines,
+    cause_text,
+    exposed_part_lines,
+    limit_text,
+    percent,
+    rare_text,
+    short_duration,
+    span_text,
+    step_label,
+)
 from timesyncd.audit.measured import Measured, measured, median_length_ns
 from timesyncd.audit.report import AuditReport, BeforeAfter, EstimateReport, RemedyReport
 from timesyncd.errors import TimesyncdError
@@ -71,6 +81,7 @@ def html(report: AuditReport, now: Measured, before: Measured | None = None) -> 
         ranks=ranks,
         findings_lines=findings_lines(report),
         bucket_lines=[] if report.buckets is None else bucket_lines(report.buckets),
+        exposed_part_lines=exposed_part_lines(report),
         stages=sorted(report.stages, key=lambda stage: -stage.cost_ns)[:_MAX_STAGES],
     )
 
@@ -143,6 +154,8 @@ def summary(found: AuditReport, folder: Path) -> list[str]:
     ]
     if found.before_after is not None:
         lines.append(found.before_after.sentence)
+    if (limit := limit_text(found)) is not None:
+        lines.append(limit)
     best = next((remedy for remedy in found.remedies if remedy.gain is not None and remedy.gain >= 0.001), None)
     if best is not None:
         lines.append(

@@ -255,6 +255,48 @@ class JobAdvice(Message):
     advice: list[AdviceReport]
 
 
+class DurationReport(Message):
+    """A time in ns, and half of its 95 % interval."""
+
+    ns: Int64
+    error_ns: Int64
+
+
+class TransferCostReport(Message):
+    """
+    What a synchronization of `kind` takes, fitted to transfers of `sizes` different sizes: `latency`, and its bytes at
+    `bytes_per_s`, of which the 95 % interval is from `bytes_per_s_low` to `bytes_per_s_high` (null: without a limit).
+    """
+
+    kind: str
+    sizes: Int64
+    latency: DurationReport
+    bytes_per_s: Int64
+    bytes_per_s_low: Int64
+    bytes_per_s_high: Int64 | None
+
+
+class ExposedPartsReport(Message):
+    """
+    The parts of a step's exposed time, in the mean of the ranks: `waiting`, `latency`, `bandwidth` and `rest` add up to
+    `exposed`. The rest is what the fitted `costs` do not explain.
+
+    `limit`: the part that has more than half of it; "unknown": none for sure, for `reason`. A step would be
+    `saved_by_bandwidth` shorter if each link were twice as fast, `saved_by_latency` if each latency were half as long.
+    """
+
+    exposed: DurationReport
+    waiting: DurationReport
+    latency: DurationReport
+    bandwidth: DurationReport
+    rest: DurationReport
+    saved_by_bandwidth: DurationReport
+    saved_by_latency: DurationReport
+    costs: list[TransferCostReport]
+    limit: Literal["waiting", "latency", "bandwidth", "unknown"]
+    reason: str
+
+
 class BeforeAfter(Message):
     """
     Two recordings compared: `step_ratio` is the step time after over before, `overhead_change` is after minus before.
@@ -339,7 +381,7 @@ class AuditReport(Message):
     order of gain (empty: the ranks are not comparable, or train apart), `advice` too, and last what has no price. `lateness_may_be_chance`: a rank that is not
     among the stragglers is late in most steps, but lateness that wanders looks the same in so few. `hang` null: the recording ends in none. `rare`
     null: no few steps hold most of the waiting. `unreduced_steps`: the steps in which no reduction is recorded. `buckets` null: no comparable ones are
-    recorded. `method`: how ranks were compared (null: they could not be), within
+    recorded. `exposed_parts` null: there are none, because of `no_exposed_parts`. `method`: how ranks were compared (null: they could not be), within
     +-`clock_bound_ns`. `own_overhead`: the share of the ranks' time that metering took.
 
     `groups` (the costliest first), `messages`: of a job that synchronizes in groups. Then the ranks are compared by
@@ -369,6 +411,8 @@ class AuditReport(Message):
     remedies: list[RemedyReport]
     advice: list[AdviceReport]
     buckets: BucketReport | None
+    exposed_parts: ExposedPartsReport | None = None
+    no_exposed_parts: str = ""
     before_after: BeforeAfter | None
     method: Method | None
     clock_bound_ns: Int64 | None
