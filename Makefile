@@ -15,7 +15,7 @@ BUNDLE = timesyncd/web/bundle/built-from.txt
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas docs dist dist-test deploy-test clean
+.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies claim gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas docs dist dist-test deploy-test clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: $(BUNDLE)
@@ -66,6 +66,10 @@ bench: bench-packages .venv/dev
 # The client for PyTorch on a machine with one card (docs/pytorch.md). PYTHON is one that has torch; it needs nothing else.
 gpu-check:
 	@$(PYTHON) bench/gpu_check.py
+
+# The claims of vendors of timing equipment, measured on a reproducible job: docs/audit.md.
+claim: .venv/dev
+	@$(BIN)/timesyncd claim
 
 # When to synchronize: `make bench-policies` says what is left of each part, PART=t1-2-paper goes on with that one for an hour at most, PART=table
 # writes docs/policies-bench.md. Needs root; bench/policies/README.md.

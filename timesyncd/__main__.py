@@ -26,7 +26,7 @@ GROUPS = {
         "postmortem",
         "doctor",
     ),
-    "Make a training job faster": ("run-audit", "audit", "advise", "preflight", "policy", "merge-traces"),
+    "Make a training job faster": ("run-audit", "audit", "advise", "claim", "preflight", "policy", "merge-traces"),
     "Run the daemon": ("run", "check-config", "drivers", "broker-config", "store", "kubernetes-controller"),
     "Work with a grandmaster": ("probe", "record", "profile-from-mib"),
     "Try it without hardware": ("demo", "simulate", "replay"),
