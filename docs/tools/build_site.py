@@ -27,7 +27,7 @@ def main() -> int:
     reader.add_argument("--out", type=Path, default=PROJECT / "build" / "docs", metavar="FOLDER")
     out: Path = reader.parse_args().out
     version = minor_version((PROJECT / "pyproject.toml").read_text())
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # with --quiet it would count no warning
     places = ["--config-file", str(PROJECT / "mkdocs.yml"), "--site-dir", str(out / version)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # advertisement of the theme's successor
     status = subprocess.run([*command, *places], check=False, env=environment).returncode

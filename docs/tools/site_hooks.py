@@ -7,61 +7,64 @@ Python-Markdown needs.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-_OUTSIDE = re.compile(r"\]\(((?:\.\./)+)([^)#\s]+)((?:#[^)\s]*)?)\)")
+_LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 _BLOCK_START = re.compile(r"(?:[-*+]|\d+[.)])\s|\|")
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds each file that a page links to outside of docs/."""
+    """Adds each file outside of docs/ that a page links to, and those that these link to."""
     from mkdocs.structure.files import File
 
     docs = Path(config["docs_dir"])
-    for page in [each for each in files if each.src_uri.endswith(".md")]:
-        folder = (docs / page.src_uri).parent
-        for target in outside_targets((docs / page.src_uri).read_text(), folder, docs):
-            uri = site_uri(target)
-            if files.get_file_from_path(uri) is None:
-                files.append(File.generated(config, uri, abs_src_path=str(target)))
+    waiting = [docs / each.src_uri for each in files if each.src_uri.endswith(".md")]
+    while waiting:
+        for target in outside_targets(waiting.pop(), docs):
+            if files.get_file_from_path(site_uri(target, docs)) is None:
+                files.append(File.generated(config, site_uri(target, docs), abs_src_path=str(target)))
+                waiting += [target] if target.suffix == ".md" else []
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     docs = Path(config["docs_dir"])
-    folder = (docs / page.file.src_uri).parent
-    depth = "../" * page.file.src_uri.count("/")
-    return with_empty_lines(with_inside_links(markdown, folder, docs, depth))
+    source = Path(page.file.abs_src_path)
+    return with_empty_lines(with_inside_links(markdown, source, docs))
 
 
-def outside_targets(markdown: str, folder: Path, docs: Path) -> list[Path]:
-    """The files outside of `docs` to which a page in `folder` links."""
-    found = [(folder / match[1] / match[2]).resolve() for match in _OUTSIDE.finditer(markdown)]
-    return [path for path in found if path.is_file() and not path.is_relative_to(docs)]
+def outside_targets(source: Path, docs: Path) -> list[Path]:
+    """The files of the project outside of `docs` to which a page links."""
+    found = [(source.parent / match[2]).resolve() for match in _LINK.finditer(source.read_text())]
+    return [path for path in found if path.is_file() and path.is_relative_to(PROJECT) and not path.is_relative_to(docs)]
 
 
-def site_uri(target: Path) -> str:
-    """The place in the site of a file outside of docs/."""
+def site_uri(target: Path, docs: Path) -> str:
+    """The place of a file of the project in the site."""
+    if target.is_relative_to(docs):
+        return target.relative_to(docs).as_posix()
     return f"files/{target.relative_to(PROJECT).as_posix()}"
 
 
-def with_inside_links(markdown: str, folder: Path, docs: Path, depth: str) -> str:
-    """The page with its links out of docs/ led to the copies; `depth`: the way from the page up to the top of the site."""
+def with_inside_links(markdown: str, source: Path, docs: Path) -> str:
+    """The page at `source` with its links led to their places in the site; one to a folder is its text."""
+    folder = posixpath.dirname(site_uri(source, docs))
 
     def inside(match: re.Match[str]) -> str:
-        target = (folder / match[1] / match[2]).resolve()
-        return (
-            match[0]
-            if target.is_relative_to(docs) or not target.is_file()
-            else f"]({depth}{site_uri(target)}{match[3]})"
-        )
+        target = (source.parent / match[2]).resolve()
+        if target.is_dir():
+            return match[1]
+        if not target.is_file() or not target.is_relative_to(PROJECT):
+            return match[0]
+        return f"[{match[1]}]({posixpath.relpath(site_uri(target, docs), folder or '.')}{match[3] or ''})"
 
-    return _OUTSIDE.sub(inside, markdown)
+    return _LINK.sub(inside, markdown)
 
 
 def with_empty_lines(markdown: str) -> str:

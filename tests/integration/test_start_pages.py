@@ -46,7 +46,9 @@ def not_as_shown(done: list[Ran], names: dict[str, str] | None = None) -> list[s
     """What differs, readable; `names`: a name of the page, and the one of this machine."""
     for old, new in (names or {}).items():
         done = [Ran(Step(each.step.text, each.step.file, tuple(line.replace(old, new) for line in each.step.shown)), each.printed) for each in done]  # fmt: skip
-    return ["\n".join(["$ " + each.step.text, *each.printed]) for each in done if not each.is_as_shown()]
+    different = ["\n".join(["$ " + each.step.text, *each.printed]) for each in done if not each.is_as_shown()]
+    print("\n\n".join(different))
+    return different
 
 
 def free_ports(*usual: str) -> dict[str, str]:

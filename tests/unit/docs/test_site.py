@@ -59,14 +59,17 @@ def test_each_page_leads_to_the_glossary(page: Path) -> None:
 
 
 def test_a_link_out_of_docs_leads_to_a_copy_in_the_site() -> None:
-    """From each depth of the site; a link within docs/, or to what does not exist, stays as it is."""
-    folder = DOCS / "start"
-    markdown = "[a](../../CONTRIBUTING.md#recipes) [b](../jobs.md) [c](../../none.md) [d](https://example.org/../x)"
+    """From a page of docs/ and from a copied file; a link to what does not exist stays, and one to a folder is its text."""
+    page, readme = DOCS / "start" / "contributor.md", ROOT / "README.md"
+    markdown = "[a](../../CONTRIBUTING.md#recipes) [b](../jobs.md) [c](../../none.md) [d](https://example.org/x) [e](../../schemas)"
 
-    assert outside_targets(markdown, folder, DOCS) == [ROOT / "CONTRIBUTING.md"]
-    assert site_uri(ROOT / "schemas" / "SHM.md") == "files/schemas/SHM.md"
-    assert with_inside_links(markdown, folder, DOCS, "../") == markdown.replace(
-        "../../CONTRIBUTING.md", "../files/CONTRIBUTING.md"
+    assert ROOT / "CONTRIBUTING.md" in outside_targets(page, DOCS)
+    assert site_uri(ROOT / "schemas" / "SHM.md", DOCS) == "files/schemas/SHM.md"
+    assert with_inside_links(markdown, page, DOCS) == (
+        "[a](../files/CONTRIBUTING.md#recipes) [b](../jobs.md) [c](../../none.md) [d](https://example.org/x) e"
+    )
+    assert with_inside_links("![p](docs/pictures/bound.svg) [c](CONTRIBUTING.md)", readme, DOCS) == (
+        "![p](../pictures/bound.svg) [c](CONTRIBUTING.md)"
     )
 
 
@@ -118,3 +121,19 @@ def test_the_badges_of_the_readme_are_true() -> None:
     for name, svg in badges((ROOT / "pyproject.toml").read_text()).items():
         assert (DOCS / "pictures" / name).read_text() == svg, "run: make schemas"
         assert f"docs/pictures/{name}" in (ROOT / "README.md").read_text()
+
+
+def anchors(page: Path) -> set[str]:
+    """Those of the page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
+def test_each_anchor_of_a_link_is_a_heading(page: Path) -> None:
+    """A heading that is renamed breaks the links to it: `make docs` finds that too, and is no part of `make check`."""
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*\.md)?#([^)\s]+)\)", page.read_text())
+    targets = [((page.parent / path).resolve() if path else page, anchor) for path, anchor in links]
+
+    assert [anchor for target, anchor in targets if anchor not in anchors(target)] == []
