@@ -6,12 +6,11 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_clocks import FakeClocks
+from monitoring_files import DASHBOARD, FOLDER, RULES, panels, queries, recorded
 from prometheus_client.parser import text_string_to_metric_families
 from snapshots import EVERYTHING, NOW_NS
 
@@ -21,10 +20,7 @@ from timesyncd.metrics.exposition import Metrics
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "examples" / "monitoring"
-RULES = (FOLDER / "prometheus-rules.yml").read_text()
 TESTS = (FOLDER / "prometheus-rules-tests.yml").read_text()
-DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana-dashboard.json").read_text())
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
 
 EXPOSITION = Metrics(lambda: EVERYTHING, FakeClocks(real_ns=NOW_NS)).render().decode()
@@ -40,17 +36,6 @@ def promtool(*arguments: str, folder: Path = FOLDER) -> tuple[int, str]:
     """Its exit status and output."""
     done = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stdout + done.stderr
-
-
-def panels() -> list[dict[str, Any]]:
-    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-
-
-def queries() -> Iterator[str]:
-    """Every expression of the dashboard, its variables filled in."""
-    for panel in panels():
-        for target in panel["targets"]:
-            yield target["expr"].replace("$node", "trainer-01").replace("$__rate_interval", "5m")
 
 
 def metrics_of(text: str) -> set[str]:
@@ -80,7 +65,7 @@ def test_the_rules_are_rules() -> None:
     """Prometheus loads them, templates included."""
     status, output = promtool("check", "rules", "prometheus-rules.yml")
 
-    assert (status, f"{len(alerts())} rules found" in output) == (0, True), output
+    assert (status, f"{len(alerts()) + len(recorded())} rules found" in output) == (0, True), output
 
 
 def test_the_scrape_configuration_loads() -> None:
@@ -110,10 +95,13 @@ def test_every_alert_has_its_case(alert: str) -> None:
         ("max by (job_id, exported_job) (timesyncd_job_steps_complete)", "timesyncd_job_steps_complete"),
         ("timesyncd_job_straggler_rank) >= 0", "timesyncd_job_straggler_rank) > 0"),
         (
-            "timesyncd_node_bound_seconds <= 10e-6\n          and timesyncd_node_bound_seconds +",
-            "timesyncd_node_bound_seconds +",
+            'timesyncd_node_bound_seconds <= on () group_left () timesyncd:limit_seconds:min{limit="node_bound"}\n          and (timesyncd_node_bound_seconds +',
+            "(timesyncd_node_bound_seconds +",
         ),
-        (" and timesyncd_node_bound_seconds <= 10e-6", ""),
+        (" unless on (hub) timesyncd_hub_shares == 1", ""),
+        ("sum(timesyncd_fleet_nodes_compared and on (hub) timesyncd_hub_shares == 1) or ", ""),
+        ("max(timesyncd_fleet_nodes_compared)", "sum(timesyncd_fleet_nodes_compared)"),
+        ("max(timesyncd_fleet_alignment_seconds)", "timesyncd_fleet_alignment_seconds"),
         ("or absent(timesyncd_hub_primary) and count(timesyncd_mqtt_connected) > 0", ""),
         (" and count(timesyncd_mqtt_connected) > 0", ""),
         ('and on (hub) max_over_time(timesyncd_fleet_nodes_following{grandmaster!=""}[1d]) > 0', ""),
@@ -142,8 +130,9 @@ def test_only_metrics_that_exist_are_asked_for(expression: str) -> None:
     """Each metric that a rule or a panel names is in the scrape of a daemon that has everything, with each label asked for."""
     labels = set(re.findall(r"\b([a-z_]+)(?:=~|!=|!~|=)\"", expression))
     grouped = re.findall(r"\b(?:by|on|group_left|ignoring) \(([^)]*)\)", expression)
-    labels |= {label.strip() for group in grouped for label in group.split(",")}
+    labels |= {label.strip() for group in grouped for label in group.split(",") if label.strip()}
     known = set().union(*(SERIES[name] for name in metrics_of(expression) if name in SERIES))
+    known |= set().union(*(labels for name, labels in recorded().items() if name in expression))
 
     assert metrics_of(expression) <= set(SERIES)
     assert labels <= known | TARGET_LABELS
@@ -177,7 +166,32 @@ def test_the_dashboard_is_whole() -> None:
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
     assert all(panel["title"] and panel["fieldConfig"]["defaults"]["unit"] for panel in panels())
     assert {t["datasource"]["uid"] for panel in panels() for t in panel["targets"]} == {"${datasource}"}
-    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "node"]
+    assert all(panel["fieldConfig"]["defaults"]["noValue"] for panel in panels())
+    names = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
+    assert names == ["datasource", "hub", "node", "grandmaster", "job", "page"]
+    assert {panel["type"] for panel in panels()} >= {"heatmap", "stat", "timeseries", "table", "state-timeline"}
+
+
+def test_every_variable_is_a_label_of_its_metric() -> None:
+    """A variable that finds no value would leave every panel empty."""
+    asked = [
+        re.fullmatch(r"label_values\((\w+), (\w+)\)", v["query"]["query"])
+        for v in DASHBOARD["templating"]["list"]
+        if v["type"] == "query"
+    ]
+
+    assert all(found is not None and found[2] in SERIES[found[1]] | TARGET_LABELS for found in asked)
+
+
+def test_every_alert_has_its_place_in_the_page() -> None:
+    """The link of an alert leads to a heading of docs/monitoring.md, and every alert has both."""
+    links = re.findall(
+        r'- alert: (\w+)\n(?:(?!- alert).*\n)*?          runbook_url: "https://RUNBOOK/monitoring/#(\w+)"', RULES
+    )
+    headings = re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)
+
+    assert [alert for alert, _ in links] == alerts() == headings
+    assert [fragment for _, fragment in links] == [alert.lower() for alert in alerts()]
 
 
 def documented() -> dict[str, set[str]]:

@@ -75,6 +75,8 @@ def fleet(snapshot: FleetSnapshot, realtime_ns: int) -> Iterator[Metric]:
     own = (hub.node,)
     yield gauge("hub_primary", "1 while this hub is the primary, which publishes for the fleet; standby hubs publish nothing.", ("hub",),
                 [(own, float(hub.primary))])  # fmt: skip
+    yield gauge("hub_shares", "1 while this hub owns a share of the fleet and counts that alone, beside other hubs.", ("hub",),
+                [(own, float(hub.shares))])  # fmt: skip
     yield gauge("fleet_nodes", "Known nodes by the status of their main bound.", ("hub", "status"),
                 [((hub.node, name), snapshot.summary.statuses.get(name, 0)) for name in get_args(Status)])  # fmt: skip
     for name, text, count in (

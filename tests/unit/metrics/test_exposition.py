@@ -116,6 +116,7 @@ def test_values_are_in_base_units(metric: Key, value: float) -> None:
         (key("node_info", node="trainer-01", topology="hall-1/rack-12"), 1),
         (key("build_info", version=THIS.version, commit=THIS.commit or "", python=THIS.python), 1),
         (key("hub_primary", hub="hub-a"), 1),
+        (key("hub_shares", hub="hub-a"), 0),
         (key("fleet_nodes", hub="hub-a", status="SYNCHRONIZED"), 9_990),
         (key("fleet_nodes", hub="hub-a", status="DISRUPTED"), 0),
         (key("fleet_nodes_expected", hub="hub-a"), 10_000),
