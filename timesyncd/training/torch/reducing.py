@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,20 +30,18 @@ def reducer_for(
     return made
 
 
-#: By the name of a group's backend in torch: what averages over such a group uncompressed. Others are found by the entry
-#: points `timesyncd.backends`; without one, by torch's own collectives too.
-BACKENDS: Mapping[str, Callable[[dist.ProcessGroup], BucketReducer]] = {"gloo": DenseReducer, "nccl": DenseReducer}
+#: The backends whose groups average uncompressed by torch's own collectives. Others may bring a reducer, by an entry
+#: point of `timesyncd.backends` with the name that torch gives the backend; without one it is torch's too.
+OWN_BACKENDS = frozenset({"gloo", "nccl"})
 
 
 def plain_reducer(group: dist.ProcessGroup, device: torch.device) -> BucketReducer:
     """Raises ValueError where the entry point of the group's backend cannot be loaded."""
-    name = group._get_backend(device).name()
-    if name in BACKENDS:
-        return BACKENDS[name](group)
-    if name not in installed_parts(BACKENDS_GROUP):
-        return DenseReducer(group)
-    made: BucketReducer = load_part(BACKENDS_GROUP, name)(group)
-    return made
+    others = installed_parts(BACKENDS_GROUP).keys() - OWN_BACKENDS
+    if others and (name := group._get_backend(device).name()) in others:
+        made: BucketReducer = load_part(BACKENDS_GROUP, name)(group)
+        return made
+    return DenseReducer(group)
 
 
 def ddp_hook(strategy: Strategy, groups: TwoLevel | None) -> Callable[..., Any] | None:
