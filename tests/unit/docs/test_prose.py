@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from prose import LONG_SHARE, MAX_WORDS, Sentence, long_share, main, offences, pages, sentences, without_code
+from prose import (
+    LONG_SHARE,
+    MAX_WORDS,
+    Sentence,
+    long_share,
+    main,
+    offences,
+    pages,
+    proselint_offences,
+    sentences,
+    without_code,
+)
 
 WORDS = " ".join(["word"] * 40)
 
@@ -101,6 +112,14 @@ def test_the_share_of_long_sentences_leaves_out_names_in_tables() -> None:
     lengths = [30, 10, 10, 10, 1, 1, 1, 3]
 
     assert long_share([Sentence("p", 1, "", ("w",) * length) for length in lengths]) == 0.25
+
+
+def test_proselint_finds_what_it_knows_outside_of_code() -> None:
+    """With the line; spaces in a number and what only names code are no finding."""
+    found = proselint_offences("page.md", "It is 50 000 ppb.\n\nIt is is late, `a` and `a`.\n\n```\nis is\n```\n")
+
+    assert [(each.sentence.line, each.sentence.text) for each in found] == [(3, "It is is late, `a` and `a`.")]
+    assert found[0].rule.startswith("proselint: There's a lexical illusion")
 
 
 def test_the_exit_status_is_1_for_a_page_that_breaks_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

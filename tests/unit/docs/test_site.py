@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from build_site import minor_version, versions_json
+from operations_manual import blocks, parse
 from site_hooks import outside_targets, site_uri, with_empty_lines, with_inside_links
 
 ROOT = Path(__file__).parents[3]
@@ -137,3 +138,33 @@ def test_each_anchor_of_a_link_is_a_heading(page: Path) -> None:
     targets = [((page.parent / path).resolve() if path else page, anchor) for path, anchor in links]
 
     assert [anchor for target, anchor in targets if anchor not in anchors(target)] == []
+
+
+def test_the_page_on_upgrades_states_the_versions_of_the_layouts() -> None:
+    """Those that schemas/ documents byte by byte."""
+    text = (DOCS / "upgrading.md").read_text()
+    memory, link = ((ROOT / "schemas" / name).read_text() for name in ("SHM.md", "joblink.md"))
+    clock = re.search(r"^## Layout \(version (\d+)\)$", memory, re.MULTILINE)
+    job = re.search(r"^## The job segment \(layout version (\d+)\)$", link, re.MULTILINE)
+    marks = re.search(r"^## The datagram \(version (\d+)\)$", link, re.MULTILINE)
+    assert clock and job and marks
+
+    assert f"the clock segment, layout {clock[1]} |" in text
+    assert f"the job segment, layout {job[1]} |" in text
+    assert f"the datagram of marks, version {marks[1]} |" in text
+
+
+#: Commands of docs/upgrading.md that no other page has, and the test that runs them.
+RUN_ELSEWHERE = {"timesyncd --version": "tests/unit/test_main.py"}
+
+
+def test_each_command_of_the_page_on_upgrades_runs_in_a_test() -> None:
+    """Each is a line of a block that a test runs: of docs/operations.md in a virtual machine, or of docs/backup.md."""
+    typed = {
+        line.removeprefix("$ ") for block in parse((DOCS / "backup.md").read_text()) for line in block.text.splitlines()
+    }
+    typed |= {line for block in blocks().values() for line in block.text.splitlines()}
+    commands = [line for block in parse((DOCS / "upgrading.md").read_text()) for line in block.text.splitlines()]
+
+    assert len(commands) == 4
+    assert [command for command in commands if command not in typed and command not in RUN_ELSEWHERE] == []
