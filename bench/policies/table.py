@@ -42,7 +42,7 @@ If you ask which policy to begin with, read [Policies](policies.md) first; the [
 
 ## How to read the tables
 
-- A cell, as `t1-2-paper`, is a task (`t1` to `t4`), a number of ranks, and a link.
+- A cell is named by its task (`t1` to `t4`), its number of ranks, and its link.
 - On the link `paper` plain BSP communicates 7 times as long as it computes, as in SelSync's paper.
   On `even` it communicates as long as it computes, and `free` is not shaped.
 - Times are medians to the target, evaluations not counted, then the range over the seeds.
