@@ -32,6 +32,13 @@ unit: .venv/dev
 page: $(BUNDLE)
 	@$(BIN)/python page/build_page.py check
 
+# Every view of the page, light and dark, at three widths, into build/screenshots, from a real daemon with a simulated fleet; six of them,
+# small, into docs/pictures, which README and docs show.
+.PHONY: screenshots
+screenshots: export PYTHONPATH := tests/support
+screenshots: test-packages .venv/dev $(BUNDLE)
+	@$(BIN)/python tests/pictures/screenshots.py build/screenshots docs/pictures
+
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -3,8 +3,9 @@ Builds the status page from its TypeScript, and is the build backend of timesync
 before it packs a wheel or an editable install.
 
 The bundle is timesyncd/web/bundle, which git ignores. It holds the digest of what it was built from, so a build without
-changes needs neither Node.js nor a network. `python page/build_page.py` builds it alone, and `python page/build_page.py
-check` checks its types and runs the tests of its pure parts.
+changes needs neither Node.js nor a network. `python page/build_page.py` builds it alone, `python page/build_page.py
+check` checks its types and runs the tests of its pure parts, and `python page/build_page.py packages` installs what the
+lock file pins, for tests in a browser.
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ def check() -> None:
 
 if __name__ == "__main__":
     try:
-        {"check": check, "find-node": find_node}.get(" ".join(sys.argv[1:]), build)()
+        commands = {"check": check, "find-node": find_node, "packages": lambda: install_packages(find_node())}
+        commands.get(" ".join(sys.argv[1:]), build)()
     except PageError as error:
         sys.exit(str(error))

@@ -5,17 +5,24 @@ import type { List } from "./types.ts";
 /** The page's root, with its last slash: what every path is relative to, also behind a proxy's prefix. */
 export const ROOT = typeof document === "undefined" ? "/" : new URL(document.documentElement.dataset.root ?? "./", location.href).pathname;
 
-/** The JSON body of a GET, or null where it fails. A 401 opens the log-in page, which leads back here. */
-export async function fetchJson<T>(path: string): Promise<T | null> {
-  const response = await fetch(ROOT + path).catch(() => null);
+/** A daemon that is stopped, and a connection of which the other end is gone, answer nothing at all. */
+const ANSWER_WITHIN_MS = 20_000;
+
+/** The JSON body of a GET, or null where it fails or takes too long. A 401 opens the log-in page, which leads back here. */
+export async function fetchJson<T>(path: string, withinMs = ANSWER_WITHIN_MS): Promise<T | null> {
+  const response = await fetch(ROOT + path, { signal: AbortSignal.timeout(withinMs) }).catch(() => null);
   if (response?.status === 401) location.assign(`${ROOT}login?next=${encodeURIComponent(location.pathname.slice(ROOT.length) + location.search)}`);
-  return response?.ok ? ((await response.json()) as T) : null;
+  return response?.ok ? ((await response.json().catch(() => null)) as T | null) : null;
 }
 
-/** Requests one path periodically while the page is visible. A new path is requested at once, and a late response to an older one is dropped. */
+/**
+ * Requests one path periodically while the page is visible, and not again before it answers. A new path is requested at
+ * once, and a late response to an older one is dropped.
+ */
 export class Poll<T> {
   private path: string | null = null;
   private requestedAt = -Infinity;
+  private waiting = 0;
 
   constructor(private readonly intervalMs: number, private readonly onResponse: (body: T | null, now: number) => void) {}
 
@@ -23,9 +30,11 @@ export class Poll<T> {
   tick(path: string | null, now: number): void {
     const isNew = path !== this.path;
     this.path = path;
-    if (path === null || (!isNew && (document.hidden || now - this.requestedAt < this.intervalMs))) return;
+    if (path === null || (!isNew && (document.hidden || this.waiting > 0 || now - this.requestedAt < this.intervalMs))) return;
     this.requestedAt = now;
+    this.waiting += 1;
     void fetchJson<T>(path).then((body) => {
+      this.waiting -= 1;
       if (this.path === path) this.onResponse(body, performance.now());
     });
   }

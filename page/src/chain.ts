@@ -17,6 +17,8 @@ export interface ChainNode extends Clocks {
   filter: Record<string, string> | null;
   /** A source that gives no time now. */
   isBroken: boolean;
+  /** A source whose state is polled. */
+  isKnown: boolean;
 }
 
 export interface ChainLink extends Clocks {
@@ -32,13 +34,19 @@ export interface Chain {
 export const LAYERS = ["GNSS", "grandmaster", "boundary clock", "rack", "job"];
 const MOST_IN_A_LAYER = 20;
 
-type Stop = Pick<ChainNode, "layer" | "name" | "filter" | "isBroken">;
+type Stop = Pick<ChainNode, "layer" | "name" | "filter" | "isBroken" | "isKnown">;
 
-export function chainOf({ chain, grandmasters, jobs }: Pick<Overview, "chain" | "grandmasters" | "jobs">): Chain {
+/** On a narrow screen the chain leads from grandmaster to rack to job. */
+const NARROW_LAYERS = [1, 3, 4];
+
+export function chainOf({ chain, grandmasters, jobs }: Pick<Overview, "chain" | "grandmasters" | "jobs">, isNarrow = false): Chain {
   const names = new Map(grandmasters.flatMap((each) => each.identities.map((identity): [string, GrandmasterBrief] => [identity, each])));
   const places = shortened(chain.map(({ place }) => place));
   const builder = new Builder();
-  const ways = chain.map((group) => ({ group, stops: stopsOf(group, names.get(group.grandmaster_identity) ?? grandmasters.find(({ name }) => name === group.grandmaster), places) }));
+  const ways = chain.map((group) => {
+    const stops = stopsOf(group, names.get(group.grandmaster_identity) ?? grandmasters.find(({ name }) => name === group.grandmaster), places);
+    return { group, stops: stops.filter(({ layer }) => !isNarrow || NARROW_LAYERS.includes(layer)) };
+  });
   const layers = new Set(ways.flatMap(({ stops }) => stops.map(({ layer }) => layer)));
   for (const { group, stops } of ways) builder.add(filled(stops, layers), clocksOf(group));
   addJobs(builder, chain, jobs, places);
@@ -50,10 +58,10 @@ const clocksOf = (group: ChainGroup): Clocks => ({ nodes: group.nodes, without: 
 function stopsOf(group: ChainGroup, grandmaster: GrandmasterBrief | undefined, places: Map<string, string>): Stop[] {
   const stops: Stop[] = [];
   const name = grandmaster?.name ?? (group.grandmaster || group.grandmaster_identity);
-  if (grandmaster && grandmaster.gnss_state !== null) stops.push({ layer: 0, name: `GNSS of ${name}`, filter: null, isBroken: grandmaster.antenna !== null && grandmaster.antenna !== "ok" });
-  stops.push({ layer: 1, name: name || "no grandmaster", filter: name ? { grandmaster: name } : null, isBroken: grandmaster !== undefined && (!grandmaster.reachable || grandmaster.clock_state !== "locked") });
+  if (grandmaster && grandmaster.gnss_state !== null) stops.push({ layer: 0, name: `GNSS of ${name}`, filter: null, isBroken: grandmaster.antenna !== null && grandmaster.antenna !== "ok", isKnown: true });
+  stops.push({ layer: 1, name: name || "no grandmaster", filter: name ? { grandmaster: name } : null, isBroken: grandmaster !== undefined && (!grandmaster.reachable || grandmaster.clock_state !== "locked"), isKnown: grandmaster !== undefined });
   const parent = group.parent_identity;
-  if (parent && parent !== group.grandmaster_identity) stops.push({ layer: 2, name: parent, filter: null, isBroken: false });
+  if (parent && parent !== group.grandmaster_identity) stops.push({ layer: 2, name: parent, filter: null, isBroken: false, isKnown: false });
   stops.push(rackStop(group.place, places));
   return stops;
 }
@@ -63,12 +71,12 @@ const FILLERS: Record<number, string> = { 0: "source not polled", 2: "no boundar
 /** A way that skips a layer gets a stop that says so: every way has the same length, so every layer is one column. */
 function filled(stops: Stop[], layers: Set<number>): Stop[] {
   const missing = [...layers].filter((layer) => FILLERS[layer] !== undefined && !stops.some((stop) => stop.layer === layer));
-  const fillers = missing.map((layer): Stop => ({ layer, name: FILLERS[layer] ?? "", filter: null, isBroken: false }));
+  const fillers = missing.map((layer): Stop => ({ layer, name: FILLERS[layer] ?? "", filter: null, isBroken: false, isKnown: false }));
   return [...stops, ...fillers].toSorted((a, b) => a.layer - b.layer);
 }
 
 const rackStop = (place: string, places: Map<string, string>): Stop => ({
-  layer: 3, name: places.get(place) || "no place", filter: place ? { topology: places.get(place) ?? place } : null, isBroken: false,
+  layer: 3, name: places.get(place) || "no place", filter: place ? { topology: places.get(place) ?? place } : null, isBroken: false, isKnown: false,
 });
 
 /** The place itself, or, where there are too many, a place above it. */
@@ -93,9 +101,9 @@ function addJobs(builder: Builder, chain: ChainGroup[], jobs: JobBrief[], places
       const nodes = Math.min(left, job.places[place] ?? 0);
       if (nodes === 0) continue;
       left -= nodes;
-      builder.link(rackStop(place, places), { layer: 4, name: job.job, filter: null, isBroken: false }, share(clocks, nodes));
+      builder.link(rackStop(place, places), { layer: 4, name: job.job, filter: null, isBroken: false, isKnown: false }, share(clocks, nodes));
     }
-    if (left > 0) builder.link(rackStop(place, places), { layer: 4, name: "no job", filter: null, isBroken: false }, share(clocks, left));
+    if (left > 0) builder.link(rackStop(place, places), { layer: 4, name: "no job", filter: null, isBroken: false, isKnown: false }, share(clocks, left));
   }
 }
 

@@ -5,6 +5,7 @@ import { colour, onTheme } from "./colours.ts";
 import { h } from "./dom.ts";
 import { duration } from "./model.ts";
 import { place } from "./place.ts";
+import { chartFont, letters, scaledHeight } from "./size.ts";
 import { DEFAULT_RANGE } from "./time.ts";
 import type { Table } from "./track.ts";
 
@@ -74,7 +75,9 @@ export class TimeChart {
 
   private resize(): void {
     const width = this.element.clientWidth;
-    if (width > 0 && this.plot !== null && this.plot.width !== width) this.plot.setSize({ width, height: this.options.height });
+    const height = scaledHeight(this.options.height);
+    if (width > 0 && this.plot !== null && this.plot.height !== height) this.rebuild();
+    else if (width > 0 && this.plot !== null && this.plot.width !== width) this.plot.setSize({ width, height });
     else if (width > 0 && this.plot === null && this.table.times.length > 0) this.rebuild();
   }
 
@@ -88,10 +91,10 @@ export class TimeChart {
   }
 
   private settings(width: number): uPlot.Options {
-    const { lines, height, log, text = ns } = this.options;
+    const { lines, log, text = ns } = this.options;
     const hasBars = lines.some((line) => line.bars);
     return {
-      width, height,
+      width, height: scaledHeight(this.options.height),
       pxAlign: 1,
       tzDate: (seconds) => (place.zone === "utc" ? uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC") : new Date(seconds * 1e3)),
       legend: { live: true },
@@ -140,16 +143,24 @@ export class TimeChart {
   private drawMarks(plot: uPlot): void {
     const { ctx: pen, bbox } = plot;
     pen.save();
-    pen.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    pen.font = chartFont(devicePixelRatio);
+    pen.textAlign = "left";
+    pen.textBaseline = "alphabetic";
     pen.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+    const ends: number[] = [];
     const vertical = (atMs: number, ink: string, text: string): void => {
       const x = plot.valToPos(atMs / 1e3, "x", true);
       if (x < bbox.left || x > bbox.left + bbox.width) return;
       line(pen, ink, x, bbox.top, x, bbox.top + bbox.height);
       pen.fillStyle = colour("ink");
-      pen.fillText(text, x + 4 * devicePixelRatio, bbox.top + 12 * devicePixelRatio);
+      const wide = pen.measureText(text).width;
+      const from = Math.min(x + 4 * devicePixelRatio, bbox.left + bbox.width - wide);
+      const row = [0, 1, 2, 3].find((each) => (ends[each] ?? -Infinity) < from);
+      if (row === undefined || text === "") return;
+      ends[row] = from + wide + 6 * devicePixelRatio;
+      pen.fillText(text, from, bbox.top + (row + 1) * letters(12) * devicePixelRatio);
     };
-    for (const flag of this.options.flags?.() ?? []) vertical(flag.atMs, colour("warn"), flag.text);
+    for (const flag of (this.options.flags?.() ?? []).toSorted((a, b) => a.atMs - b.atMs)) vertical(flag.atMs, colour("warn"), flag.text);
     if (place.cursorMs !== null) vertical(place.cursorMs, colour("accent"), "");
     for (const limit of this.options.limits?.() ?? []) {
       const y = plot.valToPos(limit.value, "y", true);
@@ -176,16 +187,16 @@ function yRange(low: number | null, high: number | null, log: boolean, limits: {
   if (low === null || high === null) return log ? [100, 1e6] : [0, 1];
   const most = Math.max(high, ...limits.map(({ value }) => (value < 20 * high ? value : high)));
   if (log) return [10 ** Math.floor(Math.log10(Math.max(1, low))), 10 ** Math.ceil(Math.log10(Math.max(10, most * 1.05)))];
-  const margin = Math.max(1e-9, (most - low) * 0.06);
+  const margin = most === low ? Math.max(1, Math.abs(low) * 0.1) : (most - low) * 0.06;
   return [low >= 0 && low < most / 2 ? 0 : low - margin, most + margin];
 }
 
 const axisStyle = (): Pick<uPlot.Axis, "stroke" | "grid" | "ticks" | "font"> => ({
-  stroke: colour("quiet"), grid: { stroke: colour("grid"), width: 1 }, ticks: { stroke: colour("grid"), width: 1 }, font: "11px system-ui, sans-serif",
+  stroke: colour("quiet"), grid: { stroke: colour("grid"), width: 1 }, ticks: { stroke: colour("grid"), width: 1 }, font: chartFont(),
 });
 
 const timeAxis = (): uPlot.Axis => ({
-  ...axisStyle(), space: 70,
+  ...axisStyle(), space: letters(70), size: letters(30),
   values: (_plot, splits, _index, _space, step) => splits.map((seconds) => axisTime(seconds, step)),
 });
 
@@ -203,11 +214,11 @@ function timeLabel(seconds: number): string {
 }
 
 const valueAxis = (text: (value: number) => string, log: boolean): uPlot.Axis => ({
-  ...axisStyle(), scale: "y", size: 70,
+  ...axisStyle(), scale: "y", size: letters(64),
   values: (_plot, splits) => splits.map((value) => (value === null || (log && Math.log10(value) % 1 !== 0) ? "" : text(value))),
 });
 
-const countAxis = (): uPlot.Axis => ({ ...axisStyle(), scale: "count", side: 1, size: 36, grid: { show: false }, values: (_plot, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : "")) });
+const countAxis = (): uPlot.Axis => ({ ...axisStyle(), scale: "count", side: 1, size: letters(36), grid: { show: false }, values: (_plot, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : "")) });
 
 /** A drag selects the range of every chart. */
 function selected(plot: uPlot): void {
@@ -244,6 +255,7 @@ export class CurveChart {
   private plot: uPlot | null = null;
   private data: uPlot.AlignedData = [[]];
   private drawn = "";
+  private font = "";
 
   constructor(host: HTMLElement, private readonly options: CurveOptions) {
     this.element.setAttribute("aria-label", options.name);
@@ -262,21 +274,22 @@ export class CurveChart {
 
   private rebuild(): void {
     const width = this.element.clientWidth;
-    if (this.plot?.width === width && this.plot.data === this.data) return;
+    if (this.plot?.width === width && this.plot.height === scaledHeight(this.options.height) && this.plot.data === this.data && this.font === chartFont()) return;
+    this.font = chartFont();
     this.plot?.destroy();
     this.plot = width === 0 || this.data[0].length === 0 ? null : new uPlot(this.settings(width), this.data, this.element);
   }
 
   private settings(width: number): uPlot.Options {
-    const { lines, height, log, xText, yText } = this.options;
+    const { lines, log, xText, yText } = this.options;
     const decade = (value: number): boolean => !log || Math.log10(value) % 1 === 0;
     return {
-      width, height,
+      width, height: scaledHeight(this.options.height),
       cursor: { drag: { x: true, y: false }, points: { size: 5 } },
       scales: { x: { time: false, distr: log ? 3 : 1 }, y: { distr: log ? 3 : 1, range: (_plot, low, high) => yRange(low, high, log, this.options.marks().flatMap(({ y }) => (y === undefined ? [] : [{ value: y }]))) } },
       axes: [
-        { ...axisStyle(), space: 60, values: (_plot, splits) => splits.map((value) => (value !== null && decade(value) ? xText(value) : "")) },
-        { ...axisStyle(), size: 70, values: (_plot, splits) => splits.map((value) => (value !== null && decade(value) ? yText(value) : "")) },
+        { ...axisStyle(), space: letters(60), size: letters(30), values: (_plot, splits) => splits.map((value) => (value !== null && decade(value) ? xText(value) : "")) },
+        { ...axisStyle(), size: letters(64), values: (_plot, splits) => splits.map((value) => (value !== null && decade(value) ? yText(value) : "")) },
       ],
       series: [
         { label: "after", value: (_plot, value) => (value === null ? "" : xText(value)) },
@@ -293,7 +306,9 @@ export class CurveChart {
     const { ctx: pen, bbox } = plot;
     pen.save();
     pen.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
-    pen.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    pen.font = chartFont(devicePixelRatio);
+    pen.textAlign = "left";
+    pen.textBaseline = "alphabetic";
     for (const mark of this.options.marks()) {
       const at = mark.x !== undefined ? plot.valToPos(mark.x, "x", true) : plot.valToPos(mark.y ?? 0, "y", true);
       const [start, end] = mark.x !== undefined ? [bbox.left, bbox.left + bbox.width] : [bbox.top, bbox.top + bbox.height];

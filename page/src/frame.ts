@@ -3,7 +3,7 @@
 import { ROOT } from "./api.ts";
 import { THEMES, followSystem, setTheme, type Theme } from "./colours.ts";
 import { byId, h, put } from "./dom.ts";
-import { liveness, type Liveness } from "./liveness.ts";
+import type { Liveness } from "./liveness.ts";
 import { NO_CLOCK, STATUS_CLASSES, statusCell, type NodeNow } from "./model.ts";
 import { atZone, place } from "./place.ts";
 import { VIEWS, type ViewName } from "./route.ts";
@@ -14,7 +14,7 @@ import type { NodeState } from "./types.ts";
 import { hubLink } from "./views/fleet.ts";
 
 const THEME_KEY = "timesyncd-theme";
-const FAVICON_COLOURS: Record<string, string> = { good: "%2317834a", warn: "%23c77700", bad: "%23d1322f", unknown: "%238a5cd6", quiet: "%23808080", stale: "%23808080" };
+const FAVICON_COLOURS: Record<string, string> = { good: "%230f9b78", warn: "%23d07c00", bad: "%23c01533", unknown: "%237a4fd0", quiet: "%23808080", stale: "%23808080" };
 
 export class Frame {
   private readonly search = new Search();
@@ -42,7 +42,7 @@ export class Frame {
   private select(theme: Theme): void {
     this.theme = theme;
     setTheme(theme);
-    put(byId("theme"), `◐ ${theme}`);
+    put(byId("theme"), { system: "◐", light: "☀", dark: "☾" }[theme]);
     byId("theme").setAttribute("aria-label", `theme: ${theme}`);
   }
 
@@ -89,16 +89,19 @@ export class Frame {
   }
 
   /** Whether the daemon answers. Nothing is green while it does not. */
-  renderLiveness(lastReceivedAt: number | null, lastRealtimeNs: number, now: number, fault: string, dropped: number): Liveness {
-    const its = liveness(lastReceivedAt, now, lastRealtimeNs === 0 ? "" : atZone(lastRealtimeNs), fault);
+  renderLiveness(its: Liveness): void {
     document.documentElement.classList.toggle("stale", its.banner !== "");
-    const lost = dropped > 0 ? ` (the daemon dropped ${dropped} events: this browser read too slowly)` : "";
-    const lag = its.isLive ? `, ${((now - (lastReceivedAt ?? now)) / 1e3).toFixed(1)} s behind · as of ${atZone(lastRealtimeNs)}` : "";
-    put(byId("connection"), its.isLive ? `${its.text}${lag}${lost}` : its.text, its.isLive ? "good" : lastReceivedAt === null && fault === "" ? "unknown" : "bad");
     byId("banner").hidden = its.banner === "";
     put(byId("banner-text"), its.banner);
     renderPeers();
-    return its;
+  }
+
+  /** As of when the numbers of this paint are, and how far behind they are; `silentMs` null: nothing arrived yet. */
+  renderConnection(its: Liveness, silentMs: number | null, asOfNs: number, dropped: number): void {
+    byId("main").dataset.asOf = String(asOfNs);
+    const lost = dropped > 0 ? ` (the daemon dropped ${dropped} events: this browser read too slowly)` : "";
+    const lag = its.isLive ? `, ${((silentMs ?? 0) / 1e3).toFixed(1)} s behind · as of ${atZone(asOfNs)}` : "";
+    put(byId("connection"), its.isLive ? `${its.text}${lag}${lost}` : its.text, its.isLive ? "good" : its.banner === "" ? "unknown" : "bad");
   }
 
   renderTitle(node: NodeState, its: NodeNow, isLive: boolean): void {

@@ -2,6 +2,7 @@
 
 import { colour, onTheme, pixel, rgb, scale } from "./colours.ts";
 import { h, put } from "./dom.ts";
+import { chartFont, letters, scaledHeight } from "./size.ts";
 
 /** Values of a cell beside a number: nothing is known of it; it is known to be bad without a number; it is too small to tell. */
 export const NOTHING = -1;
@@ -22,11 +23,12 @@ export interface HeatOptions {
   stops: string[];
   cellText: (row: number, column: number) => string;
   onClick?: (row: number, column: number) => void;
+  /** The scale's class, its two ends, and what the cells of a colour of its own are. */
+  scale: { name: string; from: string; to: string; other: string };
 }
 
-const LEFT = 92;
-const BOTTOM = 20;
-const ROW_LABEL_PX = 14;
+const left = (): number => letters(92);
+const bottom = (): number => letters(20);
 
 /** The image's pixels (0xAABBGGRR), by the colour scale. Pure, so that its cost can be measured. */
 export function paint(cells: Float32Array, colours: Uint32Array, special: [nothing: number, noBound: number, within: number], pixels: Uint32Array): void {
@@ -65,10 +67,16 @@ export class HeatMap {
 
   constructor(host: HTMLElement, private readonly options: HeatOptions) {
     this.canvas.setAttribute("aria-label", options.name);
-    host.append(this.canvas, this.caption);
+    const { name, from, to, other } = options.scale;
+    const legend = h("span", { class: `scale scale-${name}` }, from, h("i"), to, h("b"), other);
+    host.append(this.canvas, h("div", { class: "heat-foot" }, this.caption, legend));
     onTheme(() => this.render());
     new ResizeObserver(() => this.draw()).observe(host);
     this.listen();
+  }
+
+  private get height(): number {
+    return scaledHeight(this.options.height);
   }
 
   set(matrix: Matrix): void {
@@ -101,43 +109,54 @@ export class HeatMap {
     const pen = this.canvas.getContext("2d");
     if (width === 0 || pen === null || this.image === null) return;
     const ratio = devicePixelRatio;
-    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(this.options.height * ratio)) {
-      Object.assign(this.canvas, { width: Math.round(width * ratio), height: Math.round(this.options.height * ratio) });
-      Object.assign(this.canvas.style, { width: `${width}px`, height: `${this.options.height}px` });
+    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(this.height * ratio)) {
+      Object.assign(this.canvas, { width: Math.round(width * ratio), height: Math.round(this.height * ratio) });
+      Object.assign(this.canvas.style, { width: `${width}px`, height: `${this.height}px` });
     }
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, width, this.options.height);
+    pen.clearRect(0, 0, width, this.height);
     pen.imageSmoothingEnabled = false;
     const { row, column, rows, columns } = this.port;
-    pen.drawImage(this.image, column, row, columns, rows, LEFT, 0, width - LEFT, this.options.height - BOTTOM);
+    pen.drawImage(this.image, column, row, columns, rows, left(), 0, width - left(), this.height - bottom());
+    this.separators(pen, width);
     this.labels(pen, width);
+  }
+
+  /** Rows that are high enough are set apart by a hair. */
+  private separators(pen: CanvasRenderingContext2D, width: number): void {
+    const { row, rows } = this.port;
+    const rowHeight = (this.height - bottom()) / rows;
+    if (rowHeight < 7) return;
+    pen.fillStyle = colour("card");
+    for (let at = Math.ceil(row); at <= row + rows; at += 1) pen.fillRect(left(), Math.round((at - row) * rowHeight) - 1, width - left(), 1);
   }
 
   private labels(pen: CanvasRenderingContext2D, width: number): void {
     const { row, column, rows, columns } = this.port;
     pen.fillStyle = colour("quiet");
-    pen.font = "11px system-ui, sans-serif";
+    pen.font = chartFont();
     pen.textBaseline = "middle";
     pen.textAlign = "right";
-    const [plotWidth, plotHeight] = [width - LEFT, this.options.height - BOTTOM];
-    const every = Math.max(1, Math.ceil((rows * ROW_LABEL_PX) / plotHeight));
+    const [plotWidth, plotHeight] = [width - left(), this.height - bottom()];
+    const every = Math.max(1, Math.ceil((rows * letters(14)) / plotHeight));
     for (let at = Math.ceil(row / every) * every; at < row + rows; at += every) {
-      pen.fillText(this.matrix.rows[at] ?? "", LEFT - 6, ((at + 0.5 - row) / rows) * plotHeight, LEFT - 8);
+      const y = ((at + 0.5 - row) / rows) * plotHeight;
+      pen.fillText(this.matrix.rows[at] ?? "", left() - 6, Math.min(plotHeight - letters(5), Math.max(letters(6), y)), left() - 8);
     }
     pen.textAlign = "center";
-    const step = Math.max(1, Math.ceil((columns * 70) / plotWidth));
+    const step = Math.max(1, Math.ceil((columns * letters(70)) / plotWidth));
     for (let at = Math.ceil(column / step) * step; at < column + columns; at += step) {
-      const x = LEFT + ((at + 0.5 - column) / columns) * plotWidth;
-      if (x < width - 24) pen.fillText(this.matrix.columns[at] ?? "", x, this.options.height - BOTTOM / 2);
+      const x = left() + ((at + 0.5 - column) / columns) * plotWidth;
+      if (x < width - 24) pen.fillText(this.matrix.columns[at] ?? "", x, this.height - bottom() / 2);
     }
   }
 
   /** The cell below a point of the canvas; null: none. */
   private cellAt(x: number, y: number): [row: number, column: number] | null {
-    const [plotWidth, plotHeight] = [this.canvas.clientWidth - LEFT, this.options.height - BOTTOM];
-    if (x < LEFT || y < 0 || y >= plotHeight) return null;
+    const [plotWidth, plotHeight] = [this.canvas.clientWidth - left(), this.height - bottom()];
+    if (x < left() || y < 0 || y >= plotHeight) return null;
     const { row, column, rows, columns } = this.port;
-    const cell: [number, number] = [Math.floor(row + (y / plotHeight) * rows), Math.floor(column + ((x - LEFT) / plotWidth) * columns)];
+    const cell: [number, number] = [Math.floor(row + (y / plotHeight) * rows), Math.floor(column + ((x - left()) / plotWidth) * columns)];
     return this.matrix.rows[cell[0]] === undefined || this.matrix.columns[cell[1]] === undefined ? null : cell;
   }
 
@@ -168,7 +187,7 @@ export class HeatMap {
   }
 
   private key(event: KeyboardEvent): void {
-    const [step, height] = [(this.canvas.clientWidth - LEFT) / 8, (this.options.height - BOTTOM) / 8];
+    const [step, height] = [(this.canvas.clientWidth - left()) / 8, (this.height - bottom()) / 8];
     const moves: Record<string, [number, number]> = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -height], ArrowDown: [0, height] };
     const move = moves[event.key];
     if (move !== undefined) this.pan(this.port, ...move);
@@ -181,8 +200,8 @@ export class HeatMap {
 
   private pan(from: Port, dx: number, dy: number): void {
     const { rows, columns } = from;
-    const column = from.column + (dx / (this.canvas.clientWidth - LEFT)) * columns;
-    const row = from.row + (dy / (this.options.height - BOTTOM)) * rows;
+    const column = from.column + (dx / (this.canvas.clientWidth - left())) * columns;
+    const row = from.row + (dy / (this.height - bottom())) * rows;
     this.port = {
       rows, columns,
       row: Math.min(Math.max(0, row), this.matrix.rows.length - rows), column: Math.min(Math.max(0, column), this.matrix.columns.length - columns),

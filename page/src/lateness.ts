@@ -2,7 +2,7 @@
 
 import { groupBy } from "./track.ts";
 import { NOTHING, WITHIN_ERROR } from "./heat.ts";
-import type { Sync, Window } from "./types.ts";
+import type { StepMark, Sync, Window } from "./types.ts";
 
 /** The daemon's answer: base64 of little-endian int32, a row for each step and a number for each rank, in `unit_ns`. */
 export interface LatenessAnswer {
@@ -39,8 +39,8 @@ export function latenessOf({ ranks, nodes, steps, error_ns: errors, unit_ns: uni
   return { steps, ranks, nodes, lateNs, errorNs: Float64Array.from(errors, (error) => error ?? NaN) };
 }
 
-/** The colour scale is logarithmic, from 10 us to 100 ms. */
-const LOWEST = 4, HIGHEST = 8;
+/** The colour scale is logarithmic, from 100 us to 100 ms. */
+const LOWEST = 5, HIGHEST = 8;
 export const lateShare = (ns: number): number => Math.min(1, Math.max(0, (Math.log10(Math.max(1, ns)) - LOWEST) / (HIGHEST - LOWEST)));
 
 /** The cells of the heat map: lateness within the clocks' error is grey, and so is a lateness whose error is not known. */
@@ -51,47 +51,82 @@ export function latenessCells({ lateNs, errorNs }: Pick<Lateness, "lateNs" | "er
   });
 }
 
+/** The parts of a step's length, ns; the mean over its ranks. They add up to it. */
 export interface StepParts {
   step: number;
   computeNs: number;
-  transferNs: number;
+  /** The rank computes, and a transfer runs meanwhile; 0 where no rank marked when its gradients were ready. */
+  hiddenNs: number;
+  exposedNs: number;
   waitNs: number;
   /** The rank that the others waited for; null: within the clocks' error, or not known. */
   lastRank: number | null;
 }
 
+type Span = [fromNs: number, toNs: number];
+
 /**
- * Where the time of each step went, as the mean over the ranks: from its begin to its end, less its synchronizations,
- * is computing; of a synchronization the time until the last rank arrived is waiting, and the rest is transfer.
+ * Where the time of each step went. Until its gradients are ready a rank computes, and what is transferred meanwhile is
+ * hidden. After that, of its synchronizations, the time in which some transfer runs is exposed, and the time in which none
+ * runs, since a rank is still missing, is waiting. What remains is computing.
  */
 export function stepParts(window: Pick<Window, "syncs" | "steps">): StepParts[] {
-  const lengths = new Map<number, number[]>();
-  for (const { step, arrival_ns: from, end_ns: to } of window.steps ?? []) lengths.set(step, [...(lengths.get(step) ?? []), to - from]);
+  const marks = groupBy(window.steps ?? [], ({ step }) => step);
   const steps = groupBy(window.syncs, ({ step }) => step);
   return [...steps].sort(([a], [b]) => a - b).map(([step, syncs]) => {
-    const parts = syncs.map(syncParts);
-    const sum = (read: (part: SyncParts) => number): number => parts.reduce((total, part) => total + read(part), 0);
-    const [waitNs, transferNs] = [sum(({ waitNs: ns }) => ns), sum(({ transferNs: ns }) => ns)];
-    const own = lengths.get(step) ?? [];
-    const lengthNs = own.length > 0 ? own.reduce((a, b) => a + b, 0) / own.length : waitNs + transferNs;
-    const longest = parts.toSorted((a, b) => b.waitNs - a.waitNs)[0];
-    return { step, computeNs: Math.max(0, lengthNs - waitNs - transferNs), transferNs, waitNs, lastRank: longest?.lastRank ?? null };
+    const ranks = [...new Set(syncs.flatMap(({ arrivals }) => arrivals.filter(({ clock }) => clock !== null).map(({ rank }) => rank)))];
+    const parts = ranks.map((rank) => rankParts(rank, syncs, marks.get(step)?.find((mark) => mark.rank === rank)));
+    const mean = (read: (part: RankParts) => number): number => parts.reduce((sum, part) => sum + read(part), 0) / Math.max(1, parts.length);
+    return {
+      step, computeNs: mean((part) => part.computeNs), hiddenNs: mean((part) => part.hiddenNs), exposedNs: mean((part) => part.exposedNs),
+      waitNs: mean((part) => part.waitNs), lastRank: waitedFor(syncs),
+    };
   });
 }
 
-interface SyncParts {
-  waitNs: number;
-  transferNs: number;
-  lastRank: number | null;
+type RankParts = Omit<StepParts, "step" | "lastRank">;
+
+function rankParts(rank: number, syncs: Sync[], mark: StepMark | undefined): RankParts {
+  const [transfers, within]: [Span[], Span[]] = [[], []];
+  for (const { arrivals } of syncs) {
+    const own = arrivals.find((each) => each.rank === rank && each.clock !== null);
+    if (own === undefined) continue;
+    const last = Math.max(...arrivals.filter(({ clock }) => clock !== null).map(({ arrival_ns: at }) => at));
+    within.push([own.arrival_ns, own.end_ns]);
+    transfers.push([Math.min(last, own.end_ns), own.end_ns]);
+  }
+  const beginNs = mark?.arrival_ns ?? Math.min(...within.map(([from]) => from));
+  const endNs = mark?.end_ns ?? Math.max(...within.map(([, to]) => to));
+  const readyNs = Math.min(endNs, mark?.ready_ns ?? beginNs);
+  const hiddenNs = covered(transfers, [beginNs, readyNs]);
+  const exposedNs = covered(transfers, [readyNs, endNs]);
+  const waitNs = covered(within, [readyNs, endNs]) - exposedNs;
+  return { hiddenNs, exposedNs, waitNs, computeNs: Math.max(0, endNs - beginNs - hiddenNs - exposedNs - waitNs) };
 }
 
-function syncParts({ arrivals }: Sync): SyncParts {
+/** How much of a span others cover; what several of them cover counts once. */
+export function covered(spans: Span[], [fromNs, toNs]: Span): number {
+  let [sum, untilNs] = [0, fromNs];
+  for (const [begin, end] of spans.toSorted(([a], [b]) => a - b)) {
+    const [low, high] = [Math.max(begin, untilNs), Math.min(end, toNs)];
+    if (high <= low) continue;
+    sum += high - low;
+    untilNs = high;
+  }
+  return sum;
+}
+
+/** The rank that certainly arrived last at the synchronization that made the others wait the longest. */
+function waitedFor(syncs: Sync[]): number | null {
+  const longest = syncs.map(({ arrivals }) => lastOf(arrivals)).toSorted((a, b) => b.waitNs - a.waitNs)[0];
+  return longest?.rank ?? null;
+}
+
+function lastOf(arrivals: Sync["arrivals"]): { waitNs: number; rank: number | null } {
   const known = arrivals.filter(({ clock }) => clock !== null).toSorted((a, b) => b.arrival_ns - a.arrival_ns);
   const [last, second] = known;
-  if (last === undefined) return { waitNs: 0, transferNs: 0, lastRank: null };
-  const mean = (read: (each: (typeof known)[number]) => number): number => known.reduce((total, each) => total + read(each), 0) / known.length;
-  const waitNs = mean(({ arrival_ns: at }) => last.arrival_ns - at);
-  const transferNs = mean(({ end_ns: end }) => Math.max(0, end - last.arrival_ns));
-  const isCertain = second !== undefined && last.error_ns !== null && last.arrival_ns - second.arrival_ns > last.error_ns + (second.error_ns ?? Infinity);
-  return { waitNs, transferNs, lastRank: isCertain ? last.rank : null };
+  if (last === undefined || second === undefined) return { waitNs: 0, rank: null };
+  const waitNs = known.reduce((total, { arrival_ns: at }) => total + last.arrival_ns - at, 0) / known.length;
+  const isCertain = last.error_ns !== null && last.arrival_ns - second.arrival_ns > last.error_ns + (second.error_ns ?? Infinity);
+  return { waitNs, rank: isCertain ? last.rank : null };
 }

@@ -3,8 +3,9 @@
 import { Poll, ROOT, fetchJson } from "./api.ts";
 import { byId } from "./dom.ts";
 import { Frame } from "./frame.ts";
+import { liveness } from "./liveness.ts";
 import { KINDS, ReceivedStates, nodeNow, type Kind, type Kinds } from "./model.ts";
-import { place } from "./place.ts";
+import { atZone, place } from "./place.ts";
 import type { ViewName } from "./route.ts";
 import { renderSimulation } from "./simulation.ts";
 import { state } from "./state.ts";
@@ -16,6 +17,9 @@ import { NodeView } from "./views/node_view.ts";
 import { TimelineView } from "./views/timeline_view.ts";
 
 const RETRY_MS = 2_000;
+/** A connection that is half open, or whose daemon is stopped, shows no error: after this time without an event the page connects anew. */
+const RECONNECT_AFTER_MS = 8_000;
+const CONNECT_WITHIN_MS = 6_000;
 const PAINT_EVERY_MS = 500;
 const HANDLED_EVERY_MS = 10_000;
 
@@ -30,29 +34,56 @@ let lastReceivedAt: number | null = null;
 let lastRealtimeNs = 0;
 let fault = "";
 let eventsDropped = 0;
+let stream: EventSource | null = null;
+let connectedAt = 0;
+let attempt = 0;
+/** The page connected anew since nothing arrived: then a snapshot of states that it has already is no sign of life. */
+let isDoubted = false;
+let snapshotId = "";
+let before = state.received;
 
 /** Subscribes to one node only, the daemon's own; the page requests the others while a reader looks at them. */
 async function connect(): Promise<void> {
-  const own = await fetchJson<NodeState>("api/v1/node");
+  const its = (attempt += 1);
+  stream?.close();
+  stream = null;
+  connectedAt = performance.now();
+  const own = await fetchJson<NodeState>("api/v1/node", CONNECT_WITHIN_MS);
+  if (its !== attempt) return;
   if (own === null) {
     fault = "the daemon does not answer; retrying";
-    setTimeout(() => void connect(), RETRY_MS);
+    setTimeout(() => { if (its === attempt) void connect(); }, RETRY_MS);
     return;
   }
   void showBuild();
-  const stream = new EventSource(`${ROOT}events?kinds=${KINDS.join(",")}&nodes=${encodeURIComponent(own.node)}`);
-  stream.onopen = () => { fault = ""; };
-  stream.onerror = () => {
+  subscribe(new EventSource(`${ROOT}events?kinds=${KINDS.join(",")}&nodes=${encodeURIComponent(own.node)}`));
+}
+
+function subscribe(opened: EventSource): void {
+  stream = opened;
+  connectedAt = performance.now();
+  opened.onopen = () => { fault = ""; };
+  opened.onerror = () => {
     fault = "connection to the daemon lost; reconnecting";
-    if (stream.readyState === EventSource.CLOSED) setTimeout(() => void connect(), RETRY_MS);
+    if (opened.readyState === EventSource.CLOSED && opened === stream) setTimeout(() => { if (opened === stream) void connect(); }, RETRY_MS);
   };
-  stream.addEventListener("reset", () => { state.received = new ReceivedStates(state.received.alarms); });
-  for (const kind of KINDS) stream.addEventListener(kind, (event: MessageEvent<string>) => receive(kind, JSON.parse(event.data)));
-  stream.addEventListener("lost", (event: MessageEvent<string>) => {
-    eventsDropped += (JSON.parse(event.data) as { lost: number }).lost;
-    stream.close(); // a new connection begins with every current state
-    void connect();
+  opened.addEventListener("reset", (event: MessageEvent<string>) => {
+    snapshotId = event.lastEventId;
+    before = state.received;
+    state.received = new ReceivedStates(before.alarms);
   });
+  for (const kind of KINDS) opened.addEventListener(kind, (event: MessageEvent<string>) => receive(kind, JSON.parse(event.data), event.lastEventId));
+  opened.addEventListener("lost", (event: MessageEvent<string>) => {
+    eventsDropped += (JSON.parse(event.data) as { lost: number }).lost;
+    void connect(); // a new connection begins with every current state
+  });
+}
+
+/** Connects anew where nothing arrives, though no error is reported. */
+function watch(now: number): void {
+  if (stream === null || now - Math.max(lastReceivedAt ?? 0, connectedAt) <= RECONNECT_AFTER_MS) return;
+  isDoubted = lastReceivedAt !== null;
+  void connect();
 }
 
 /** At each connection, since another version may answer after a restart. */
@@ -63,13 +94,17 @@ async function showBuild(): Promise<void> {
   byId("build").textContent = `timesyncd ${build.version} (${commit}, Python ${build.python})`;
 }
 
-function receive<K extends Kind>(kind: K, data: Kinds[K]): void {
+/** The server computes the fleet's summary for each viewer: it shows no life of the daemon's sources. Nor does an old state in a doubted snapshot. */
+function receive<K extends Kind>(kind: K, data: Kinds[K], id: string): void {
   const now = performance.now();
-  if (kind !== "fleet") {
-    lastReceivedAt = now; // the server computes that summary for each viewer: it shows no life of the daemon's sources
-    lastRealtimeNs = Math.max(lastRealtimeNs, "published_realtime_ns" in data ? (data.published_realtime_ns as number) : 0);
+  const publishedNs = "published_realtime_ns" in data ? (data.published_realtime_ns as number) : 0;
+  const isOld = isDoubted && id === snapshotId && publishedNs <= lastRealtimeNs;
+  if (kind !== "fleet" && !isOld) {
+    lastReceivedAt = now;
+    lastRealtimeNs = Math.max(lastRealtimeNs, publishedNs);
+    isDoubted = false;
   }
-  state.received.update(kind, data, now);
+  state.received.update(kind, data, isOld ? (before.receivedAt(kind, data) ?? now) : now);
   if (kind === "node") node.received(data as NodeState, now);
   if (kind === "grandmaster") grandmaster.received(data as Grandmaster);
   if (kind === "job") job.received(data as Job);
@@ -80,16 +115,23 @@ const viewNow = (): ViewName => place.route.view ?? (state.isFleet ? "fleet" : "
 
 function paint(): void {
   const now = performance.now();
-  const live = frame.renderLiveness(lastReceivedAt, lastRealtimeNs, now, fault, eventsDropped);
+  watch(now);
+  const live = liveness(lastReceivedAt, now, lastRealtimeNs === 0 ? "" : atZone(lastRealtimeNs), fault);
+  frame.renderLiveness(live);
   const own = state.received.node.get(state.received.own ?? "");
   byId("main").classList.toggle("waiting", !own);
   if (own) frame.renderTitle(own.data, nodeNow(own.data, own.receivedAt, now), live.isLive);
-  if (!own || document.hidden) return;
-  const view = viewNow();
+  if (own && !document.hidden) renderView(viewNow(), now);
+  frame.renderConnection(live, lastReceivedAt === null ? null : now - lastReceivedAt, place.asOfNs || lastRealtimeNs, eventsDropped);
+}
+
+/** Every view states as of when its numbers are. */
+function renderView(view: ViewName, now: number): void {
   frame.renderPlace(view);
   fleet.tick(now);
   handled.tick("api/v1/findings/handled", now);
   renderSimulation(state.overview?.data ?? null);
+  place.asOfNs = lastRealtimeNs;
   if (view === "fleet") fleet.render(now);
   else if (view === "node") node.render(now);
   else if (view === "grandmaster") grandmaster.render(now);

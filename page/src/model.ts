@@ -237,6 +237,15 @@ export class ReceivedStates {
     else this.updateFinding(data as Finding, now);
   }
 
+  /** When the present state of this message's subject arrived; undefined: there is none. */
+  receivedAt<K extends Kind>(kind: K, message: Kinds[K]): number | undefined {
+    const data = message as unknown as { node: string; name: string; job_id: string };
+    if (kind === "node") return this.node.get(data.node)?.receivedAt;
+    if (kind === "grandmaster") return this.grandmaster.get(data.name)?.receivedAt;
+    if (kind === "job") return this.job.get(data.job_id)?.receivedAt;
+    return kind === "hub" ? this.hub.get(data.node)?.receivedAt : undefined;
+  }
+
   private updateFinding(finding: Finding, now: number): void {
     const key = JSON.stringify([finding.id, finding.subject]);
     if (finding.until_realtime_ns !== null) this.finding.delete(key);

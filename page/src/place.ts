@@ -9,6 +9,8 @@ const KEPT_ON_EVERY_VIEW = ["last", "from", "to", "at", "tz"];
 class Place {
   route: Route = { view: null, name: null };
   query = new URLSearchParams();
+  /** As of when the numbers of the present paint are, in Unix ns; each view sets it. */
+  asOfNs = 0;
   private readonly listeners: (() => void)[] = [];
 
   read(): void {

@@ -2,7 +2,7 @@
 
 import { fetchJson } from "./api.ts";
 import { place } from "./place.ts";
-import type { Table } from "./track.ts";
+import { withGaps, type Table } from "./track.ts";
 
 type Values = (number | null)[];
 
@@ -19,15 +19,20 @@ export type Wanted = [quantity: string, part: "minimum" | "median" | "maximum", 
 const POINTS = 600;
 const REFRESH_MS = 15_000;
 
-/** The wanted columns; a quantity that is not stored is a column of nulls. Without any stored value the table is empty. */
+/**
+ * The wanted columns; a quantity that is not stored is a column of nulls. A source that gives a value every few steps is no
+ * gap: only steps with a value are kept, with a row of nulls where the values are far apart. Without any value the table is
+ * empty.
+ */
 export function tableOf(answer: SeriesAnswer | null, wanted: Wanted[]): Table {
   const values = wanted.map(([quantity, part, sign = 1]): Values => {
     const column = answer?.quantities[quantity]?.[part] ?? [];
     return sign === 1 ? column : column.map((value) => (value === null ? null : -value));
   });
   if (answer === null || values.every((column) => column.length === 0)) return { times: [], values: wanted.map(() => []) };
-  const nulls: Values = Array.from({ length: answer.steps }, () => null);
-  return { times: nulls.map((_, step) => answer.begin_ms + step * answer.step_ms), values: values.map((column) => (column.length === 0 ? nulls : column)) };
+  const steps = Array.from({ length: answer.steps }, (_, step) => step).filter((step) => values.some((column) => (column[step] ?? null) !== null));
+  const rows = withGaps(steps.map((step) => answer.begin_ms + step * answer.step_ms), steps.map((step): number | null => step));
+  return { times: rows.times, values: values.map((column) => rows.values.map((step) => (step === null ? null : (column[step] ?? null)))) };
 }
 
 /** The address's range as parameters of a request. */

@@ -79,6 +79,24 @@ export function withGaps(times: number[], values: (number | null)[]): { times: n
   return result;
 }
 
+/**
+ * Rows on a grid that is finer than the readings: a reading holds until the next one, where that is not far longer than usual. A row
+ * that a later reading does not have ends with it.
+ */
+export function held(rows: (number | null)[][]): (number | null)[][] {
+  const steps = rows[0]?.length ?? 0;
+  const read = Array.from({ length: steps }, (_, step) => step).filter((step) => rows.some((row) => (row[step] ?? null) !== null));
+  const pauses = read.slice(1).map((step, at) => step - (read[at] as number)).sort((a, b) => a - b);
+  const longest = 3 * (pauses[Math.floor(pauses.length / 2)] ?? 1);
+  const result = rows.map((row) => [...row]);
+  read.forEach((step, at) => {
+    const next = read[at + 1] ?? Math.min(steps, step + longest / 3);
+    if (next - step > longest) return;
+    for (let filled = step + 1; filled < next; filled += 1) result.forEach((row, index) => { row[filled] = rows[index]?.[step] ?? null; });
+  });
+  return result;
+}
+
 /** The value that this share of the numbers does not exceed; null: there are none. */
 export function quantile(sorted: number[], share: number): number | null {
   if (sorted.length === 0) return null;

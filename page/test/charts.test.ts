@@ -4,9 +4,9 @@ import { ticks } from "../src/bars.ts";
 import { chainOf, shortened } from "../src/chain.ts";
 import { NOTHING, NO_BOUND, WITHIN_ERROR, paint, zoomedPort } from "../src/heat.ts";
 import { lanesOf } from "../src/lanes.ts";
-import { latenessCells, latenessOf, lateShare, stepParts } from "../src/lateness.ts";
-import { RackHistory, boundShare, fleetNumbers } from "../src/racks.ts";
-import { Track, aligned, joined, quantile, withGaps } from "../src/track.ts";
+import { covered, latenessCells, latenessOf, lateShare, stepParts } from "../src/lateness.ts";
+import { RackHistory, boundShare, fleetNumbers, shortNames } from "../src/racks.ts";
+import { Track, aligned, held, joined, quantile, withGaps } from "../src/track.ts";
 import type { Arrival, ChainGroup, Finding, FleetMap } from "../src/types.ts";
 
 test("a pause leaves a row of nulls, so that a chart shows the gap", () => {
@@ -14,6 +14,14 @@ test("a pause leaves a row of nulls, so that a chart shows the gap", () => {
   for (const at of [0, 2_000, 2_000, 20_000]) track.add(at, [at]);
   assert.deepEqual([track.times, track.values], [[0, 2_000, 4_500, 20_000], [[0, 2_000, null, 20_000]]]);
   assert.deepEqual(withGaps([0, 1, 2, 9], [1, 2, 3, 4]), { times: [0, 1, 2, 3, 9], values: [1, 2, 3, null, 4] });
+});
+
+test("on a grid that is finer than the readings each holds until the next one, and a long pause is a gap", () => {
+  const [none, readings] = [null, [5, null, 6, null, 4, null, null, null, null, null, null, null, 7, null]];
+  const other = readings.map((_, at) => (at === 2 ? 9 : none));
+  assert.deepEqual(held([readings, other]), [
+    [5, 5, 6, 6, 4, none, none, none, none, none, none, none, 7, 7], readings.map((_, at) => (at === 2 || at === 3 ? 9 : none)),
+  ]);
 });
 
 test("stored values end where live ones begin", () => {
@@ -35,6 +43,8 @@ test("the chain leads from GNSS to the jobs, counts each clock once in a layer, 
   assert.deepEqual(layer(4), [["llm", 10, 0], ["no job", 5, 5]]);
   assert.equal(nodes.find(({ layer: its }) => its === 0)?.isBroken, true);
   assert.equal(links.reduce((sum, { nodes: clocks }) => sum + clocks, 0), 15 * 4);
+  const narrow = chainOf({ chain: [group({})], grandmasters: [gm], jobs: [] }, true);
+  assert.deepEqual(narrow.nodes.map(({ name }) => name), ["gm-a", "r1"]);
 });
 
 test("too many places are named by the place above", () => {
@@ -52,6 +62,11 @@ test("a rack with a node without a bound has no bound, and a step without a read
   const { rows, cells, places } = history.matrix(0, 40_000, String);
   assert.deepEqual([rows, places], [["r1"], ["h/r1"]]);
   assert.deepEqual([...cells], [Math.fround(boundShare(100_000)), NOTHING, NOTHING, NO_BOUND]);
+  const stored = { begin_ms: 0, step_ms: 20_000, steps: 2, racks: ["h/r1", "h/r2"], widest_bound_ns: [[null, 900], [900, null]], without_bound: [[0, 0], [1, null]] };
+  const both = history.matrix(0, 40_000, String, stored);
+  const [wide, narrow] = [Math.fround(boundShare(100_000)), Math.fround(boundShare(900))];
+  assert.deepEqual([...both.cells], [wide, NOTHING, narrow, NO_BOUND, NO_BOUND, NO_BOUND, NOTHING, NOTHING]);
+  assert.deepEqual(shortNames(["a/r1", "b/r1", "a/r2", ""]), ["a/r1", "b/r1", "r2", "no place"]);
   assert.deepEqual(fleetNumbers(map(null)), { p50Ns: null, p99Ns: null, worstNs: null, without: 2 });
 });
 
@@ -66,10 +81,19 @@ test("a lateness within the clocks' error is grey, and so is one whose error is 
 test("a step's time is computing, transfer and waiting, and a rank is named only beyond the clocks' error", () => {
   const sync = { step: 7, sync: 0, kind: 6, arrivals: [arrival(0, 10_000_000), arrival(1, 50_000_000)] };
   const steps = [0, 1].map((rank) => ({ rank, step: 7, arrival_ns: 0, ready_ns: null, end_ns: 60_000_000 }));
-  assert.deepEqual(stepParts({ syncs: [sync], steps }), [{ step: 7, computeNs: 30_000_000, transferNs: 10_000_000, waitNs: 20_000_000, lastRank: 1 }]);
+  assert.deepEqual(stepParts({ syncs: [sync], steps }), [{ step: 7, computeNs: 30_000_000, hiddenNs: 0, exposedNs: 10_000_000, waitNs: 20_000_000, lastRank: 1 }]);
   const close = { ...sync, arrivals: [arrival(0, 10_000_000), arrival(1, 10_015_000)] };
   assert.equal(stepParts({ syncs: [close], steps })[0]?.lastRank, null);
   assert.equal(stepParts({ syncs: [{ ...sync, arrivals: [arrival(0, 0, null), arrival(1, 50_000_000)] }], steps })[0]?.lastRank, null);
+});
+
+test("what is transferred before a rank's gradients are ready is hidden, and the parts add up to the step", () => {
+  const first = { step: 7, sync: 0, kind: 6, arrivals: [{ ...arrival(0, 10_000_000), end_ns: 25_000_000 }, { ...arrival(1, 12_000_000), end_ns: 25_000_000 }] };
+  const second = { step: 7, sync: 1, kind: 6, arrivals: [{ ...arrival(0, 30_000_000), end_ns: 50_000_000 }, { ...arrival(1, 40_000_000), end_ns: 50_000_000 }] };
+  const steps = [[0, 30_000_000], [1, 40_000_000]].map(([rank, ready]) => ({ rank: rank as number, step: 7, arrival_ns: 0, ready_ns: ready as number, end_ns: 55_000_000 }));
+  const [parts] = stepParts({ syncs: [first, second], steps });
+  assert.deepEqual(parts, { step: 7, computeNs: 27_000_000, hiddenNs: 13_000_000, exposedNs: 10_000_000, waitNs: 5_000_000, lastRank: 1 });
+  assert.deepEqual([covered([[0, 4], [2, 6], [8, 20]], [1, 10]), covered([], [0, 1])], [7, 0]);
 });
 
 test("a thousand ranks by five hundred steps are painted as pixels", () => {
@@ -86,7 +110,7 @@ test("a heat map's zoom keeps the cell under the pointer and stays inside", () =
 });
 
 test("ticks are round", () => {
-  assert.deepEqual([ticks(90), ticks(0)], [[0, 50], [0]]);
+  assert.deepEqual([ticks(90), ticks(0)], [[0, 25, 50, 75], [0]]);
 });
 
 const finding = (changes: Partial<Finding>): Finding => ({ id: "a", severity: "warning", subject: "gm-2", since_realtime_ns: 10, until_realtime_ns: 20, evidence: "e", cause: "c", remedy: "r", chain: [], ...changes });

@@ -19,7 +19,7 @@ try {
     platform: "node",
     outdir: out,
     outExtension: { ".js": ".mjs" },
-    define: { RECORDINGS: JSON.stringify(join(here, "..", "..", "tests", "recordings")) },
+    define: { RECORDINGS: JSON.stringify(join(here, "..", "..", "tests", "recordings")), SOURCES: JSON.stringify(join(here, "..", "src")) },
     logLevel: "error",
   });
   const files = tests.map((name) => join(out, name.replace(/\.ts$/, ".mjs")));

@@ -13,6 +13,7 @@ import fake_view
 import pytest
 from chromium import Page, opened
 from fake_view import FakeView, as_json
+from page_pixels import green_pixels
 from reworded import reworded
 
 from timesyncd import config
@@ -532,27 +533,6 @@ async def test_an_alarm_event_is_shown_as_it_happens(page: Page, view: FakeView)
 
     assert "GNSS antenna open" in rows[0] and "clear" in rows[0]
     assert "raise · major" in rows[1] and "(2 earlier notifications lost)" in rows[1]
-
-
-GREEN = """(() => {
-  const canvas = document.createElement("canvas");
-  const pen = canvas.getContext("2d");
-  const image = window.shot;
-  [canvas.width, canvas.height] = [image.width, image.height];
-  pen.drawImage(image, 0, 0);
-  const { data } = pen.getImageData(0, 0, canvas.width, canvas.height);
-  let green = 0;
-  for (let at = 0; at < data.length; at += 4) if (data[at + 1] > data[at] + 40 && data[at + 1] > data[at + 2] + 40) green += 1;
-  return green;
-})()"""
-
-
-async def green_pixels(page: Page) -> int:
-    """How many pixels of what a reader sees are green."""
-    shot = (await page.command("Page.captureScreenshot", format="png"))["data"]
-    load = f"new Promise((done) => {{ window.shot = new Image(); window.shot.onload = () => done(true); window.shot.src = 'data:image/png;base64,{shot}'; }})"
-    await page.evaluate(load)
-    return int(await page.evaluate(GREEN))
 
 
 @pytest.mark.parametrize("path", ["fleet", "node/trainer-01", "grandmaster/gm-a"])

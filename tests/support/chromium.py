@@ -35,6 +35,8 @@ class Page:
         self._socket = socket
         self._ids = count(1)
         self.complaints: list[str] = []
+        self.trace: list[dict[str, Any]] = []
+        self.has_traced = False
 
     async def command(self, method: str, **params: Any) -> dict[str, Any]:
         """Send and wait for the answer; what the browser logs meanwhile is kept as complaints.
@@ -48,11 +50,18 @@ class Page:
             message = await self._socket.receive_json()
             if message.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
                 self.complaints.append(json.dumps(message["params"]))
+            self._trace(message)
             if message.get("id") == number:
                 if "error" in message:
                     raise Refused(message["error"])
                 result: dict[str, Any] = message["result"]
                 return result
+
+    def _trace(self, message: dict[str, Any]) -> None:
+        """What `Tracing.start` to `Tracing.end` collects comes by itself, after the answer to the end."""
+        if message.get("method") == "Tracing.dataCollected":
+            self.trace += message["params"]["value"]
+        self.has_traced = self.has_traced or message.get("method") == "Tracing.tracingComplete"
 
     async def evaluate(self, expression: str) -> Any:
         """The value of an expression; of a promise, what it is kept with.

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from timesyncd.bound import ErrorBound, published
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, RawReading, SystemClocks, boot_id, time_namespace
 from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings
-from timesyncd.daemon.hub_history import HubHistory, fleet_values, job_series
+from timesyncd.daemon.hub_history import HubHistory, fleet_values, job_series, rack_series
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.integrations import Integrations, open_clockbound
 from timesyncd.daemon.job_socket import JobSocket
@@ -439,8 +439,9 @@ class Daemon:
         if store is None or not self._hub_service.is_hub:
             return
         if self._hub_history.is_due(now.boottime_ns):
-            headline = self._web_view.overview().headline
-            self._hub_history.add(now, {FLEET_SOURCE: fleet_values(headline)} | job_series(self._publisher.own_jobs))
+            overview = self._web_view.overview()
+            fleet = {FLEET_SOURCE: fleet_values(overview.headline)} | rack_series(overview.chain)
+            self._hub_history.add(now, fleet | job_series(self._publisher.own_jobs))
         store.put_rollups(self._hub_history.ended(now.realtime_ns))
 
     def _read_leap_table(self) -> None:
@@ -510,6 +511,7 @@ class Daemon:
             case MarkBatch():
                 self._hub_service.accept_marks(message, received_ns)
             case HistoryBatch():
+                self._publisher.accept_history(message)
                 if self._parts.store is not None:
                     self._parts.store.put_history(message, len(received.payload))
             case Stored():

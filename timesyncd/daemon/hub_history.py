@@ -1,5 +1,5 @@
 """
-The past of a hub's fleet and jobs: values every ten seconds, summed up to roll-ups of minutes and hours. Pure: time is an
+The past of a hub's fleet, racks and jobs: values every ten seconds, summed up to roll-ups of minutes and hours. Pure: time is an
 argument.
 
 A value that is unknown is left out, so a minute without any value is a gap and never a 0.
@@ -8,18 +8,21 @@ A value that is unknown is left out, so a minute without any value is a gap and 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.messages.fleet import Rollup
 from timesyncd.messages.jobs import JobState
-from timesyncd.messages.overview import Headline
-from timesyncd.store.hub_sources import job_source
+from timesyncd.messages.overview import ChainGroup, Headline
+from timesyncd.store.archive import MAX_KEY_CHARACTERS
+from timesyncd.store.hub_sources import job_source, rack_source
 from timesyncd.store.rollups import HOUR_S, MINUTE_S, summary
 
 EVERY_NS = 10 * NS_PER_S
 
+#: Of so many racks the past is kept; a fleet of 10,000 nodes has some 250.
+MAX_RACKS = 1_000
 #: Of so many jobs the past is kept; a fleet has some tens.
 MAX_JOBS = 500
 
@@ -43,6 +46,23 @@ def fleet_values(headline: Headline) -> Quantities:
         "compared": headline.compared,
         "without_bound": headline.without_bound,
         "not_compared": headline.not_compared,
+    }
+
+
+def rack_series(chain: Iterable[ChainGroup]) -> dict[str, Quantities]:
+    """The widest bound and the nodes without one of each place, by its source. A long place is no rack's."""
+    racks: dict[str, list[ChainGroup]] = {}
+    for group in chain:
+        racks.setdefault(group.place, []).append(group)
+    known = [place for place in sorted(racks) if len(rack_source(place)) <= MAX_KEY_CHARACTERS][:MAX_RACKS]
+    return {rack_source(place): _rack_values(racks[place]) for place in known}
+
+
+def _rack_values(groups: Sequence[ChainGroup]) -> Quantities:
+    bounds_ns = [group.bound_ns for group in groups if group.bound_ns is not None]
+    return {
+        "widest_bound_ns": max(bounds_ns, default=None),
+        "without_bound": sum(group.without_bound for group in groups),
     }
 
 

@@ -24,8 +24,8 @@ from timesyncd.findings.followers import Follower, offsets, with_grandmaster
 from timesyncd.findings.grandmaster import GrandmasterFindings, is_judged_elsewhere
 from timesyncd.findings.leap import leap_findings
 from timesyncd.findings.node import state_findings
-from timesyncd.messages.events import CloudEvents, StateChanges
-from timesyncd.messages.fleet import CloudEvent, FleetShare, HubState
+from timesyncd.messages.events import CloudEvents, StateChanges, notes_of
+from timesyncd.messages.fleet import CloudEvent, FleetShare, HistoryBatch, HubState
 from timesyncd.messages.jobs import JobState, PolicyRequest
 from timesyncd.messages.node import (
     AlarmEventMessage,
@@ -303,6 +303,13 @@ class Publisher:
         self.events.publish(StreamEvent("note", note))
         if self._parts.store is not None:
             self._parts.store.put_note(note)
+
+    def accept_history(self, batch: HistoryBatch) -> None:
+        """The operators' notes among another node's history; a hub that received them before has them already."""
+        for note in notes_of(batch):
+            self._handled.add(note)
+            if self._parts.store is not None:
+                self._parts.store.put_note(note)
 
     def restore_notes(self, notes: Iterable[OperatorNote]) -> None:
         """What the store kept of acknowledgements and silences."""

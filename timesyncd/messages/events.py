@@ -4,14 +4,17 @@ A node's events as CloudEvents; state changes have the types, values and data of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
-from timesyncd.messages.fleet import NODE_PATH, CloudEvent
+from timesyncd.messages.fleet import NODE_PATH, CloudEvent, HistoryBatch
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage, GrandmasterState, NodeState
 from timesyncd.messages.notes import OperatorNote
 from timesyncd.sample import ClockState
@@ -90,6 +93,17 @@ class CloudEvents:
             return ENDED if was_open else BEGAN
         self._open.add(key)
         return CHANGED if was_open else BEGAN
+
+
+def notes_of(batch: HistoryBatch) -> Iterator[OperatorNote]:
+    """
+    The notes among a node's events, as a hub receives them that was away for longer than a note's own message lasts. A
+    note that names another node, and one that lost its content, is none.
+    """
+    for event in (row.event for row in batch.rows if row.event is not None):
+        if event.type.startswith(f"{NOTE}.") and event.data.get("node") == batch.node:
+            with suppress(ValidationError):
+                yield OperatorNote.model_validate(event.data)
 
 
 class StateChanges:

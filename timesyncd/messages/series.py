@@ -62,6 +62,23 @@ class SkyAnswer(Message):
     cn0_db_hz: list[list[Int64 | None]]
 
 
+class RacksAnswer(Message):
+    """
+    The racks over time, as a hub saw them: `widest_bound_ns[r][k]` is the widest bound of a node of `racks[r]` in step k
+    (null: no node had one, or nothing is known), and `without_bound[r][k]` the most nodes that had none (null: nothing is
+    known).
+    """
+
+    as_of_realtime_ns: RealtimeNs
+    lag_ns: Count64 | None
+    begin_ms: Int64
+    step_ms: Count64
+    steps: Count64
+    racks: list[str]
+    widest_bound_ns: list[list[Int64 | None]]
+    without_bound: list[list[Int64 | None]]
+
+
 class LatenessMatrix(Message):
     """
     Each rank's lateness in each of a job's newest closed steps: its arrival minus the median rank's, in the step's

@@ -15,8 +15,9 @@ from sqlalchemy import func, select
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.intact import intact
+from timesyncd.store.rollups import HOUR_S, MINUTE_S
 from timesyncd.store.series import Record
-from timesyncd.store.tables import clock_sample, grandmaster_sample
+from timesyncd.store.tables import clock_sample, grandmaster_sample, rollup
 
 NS_PER_MS = 1_000_000
 
@@ -93,6 +94,39 @@ def _median(records: Sequence[Record]) -> int | None:
         if passed >= half:
             return int(record["p50"])
     return int(ordered[-1]["p50"])
+
+
+def rack_grid(since_ns: int, until_ns: int, points: int) -> Grid:
+    """A grid of whole minutes; of whole hours where a step is as long as one."""
+    shortest_ns = MINUTE_S * NS_PER_S
+    step_ns = Grid.of(since_ns, until_ns, points, shortest_ns).step_ns
+    unit_ns = HOUR_S * NS_PER_S if step_ns >= HOUR_S * NS_PER_S else shortest_ns
+    step_ns = -(-step_ns // unit_ns) * unit_ns
+    begin_ns = since_ns // step_ns * step_ns
+    return Grid(begin_ns, step_ns, max(1, -(-(until_ns - begin_ns) // step_ns)))
+
+
+def largest_values(
+    location: StoreLocation, node: str, sources: Sequence[str], quantities: Sequence[str], grid: Grid
+) -> tuple[dict[tuple[str, str], dict[int, int]], int | None]:
+    """
+    The largest value of each source and quantity by step, of the roll-ups of a grid as `rack_grid` makes it, and when the
+    newest of them ended. Raises StoreError.
+    """
+    columns = rollup.c
+    span_s = HOUR_S if grid.step_ns % (HOUR_S * NS_PER_S) == 0 else MINUTE_S
+    step = ((columns.realtime_ns - grid.begin_ns) // grid.step_ns).label("step")
+    rows = select(columns.source, columns.quantity, step, func.max(columns.maximum), func.max(columns.realtime_ns)).where(
+        columns.node == node, columns.source.in_(sources), columns.quantity.in_(quantities), columns.span_s == span_s,
+        columns.realtime_ns >= grid.begin_ns, columns.realtime_ns < grid.end_ns, intact(columns.maximum),
+    )  # fmt: skip
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    newest_ns = None
+    with reading(location) as connection:
+        for source, quantity, at, value, begins_ns in connection.execute(rows.group_by("source", "quantity", "step")):
+            found.setdefault((source, quantity), {})[int(at)] = value
+            newest_ns = max(newest_ns or 0, begins_ns + span_s * NS_PER_S)
+    return found, newest_ns
 
 
 def newest_terms(location: StoreLocation, source: str, grid: Grid) -> list[tuple[int, dict[str, int]]]:

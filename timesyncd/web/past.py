@@ -22,6 +22,7 @@ from timesyncd.messages.node import Message
 from timesyncd.messages.series import (
     LatenessMatrix,
     QuantitySeries,
+    RacksAnswer,
     SeriesAnswer,
     SkyAnswer,
     StatesAnswer,
@@ -30,7 +31,7 @@ from timesyncd.messages.series import (
 from timesyncd.store import grids
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.grids import NS_PER_MS, Envelope, Grid, envelope
-from timesyncd.store.hub_sources import FLEET_SOURCE, job_source
+from timesyncd.store.hub_sources import FLEET_SOURCE, job_source, rack_source
 from timesyncd.store.series import Record, rollup_sources, series
 from timesyncd.web.api import STORE, VIEW, not_found
 from timesyncd.web.query import JOB_ID, NAME, Query, TimeRangeQuery, require_integer
@@ -42,6 +43,10 @@ MAX_POINTS = 5_000
 MAX_QUANTITIES = 32
 #: More records than steps: minutes are read where hours would be enough.
 RECORDS_PER_POINT = 3
+
+#: More racks than a chart has rows.
+MAX_RACKS = 1_000
+RACK_QUANTITIES = ("widest_bound_ns", "without_bound")
 
 TERM = "term:"
 GRANDMASTER_COLUMNS = ("utc_bound_ns", "phase_offset_ns", "clock_class", "uptime_s")
@@ -151,6 +156,39 @@ def _terms(place: StoreLocation, source: str, grid: Grid) -> dict[str, list[Reco
     return found
 
 
+async def racks(request: web.Request, query: PointsQuery) -> web.Response:
+    """Of the places that nodes have now."""
+    view, now_ns = request.app[VIEW], time.time_ns()
+    grid = grids.rack_grid(*query.span_ns(HOUR_NS, now_ns), query.points)
+    node, places = view.node().node, sorted(view.map().places)[:MAX_RACKS]
+
+    def read(place: StoreLocation) -> RacksAnswer:
+        sources = [rack_source(each) for each in places]
+        return _racks(*grids.largest_values(place, node, sources, RACK_QUANTITIES, grid), places, grid, now_ns)
+
+    return await _read(request, read, _racks({}, None, [], grid, now_ns))
+
+
+def _racks(
+    found: dict[tuple[str, str], dict[int, int]], newest_ns: int | None, places: list[str], grid: Grid, now_ns: int
+) -> RacksAnswer:
+    known = [place for place in places if any((rack_source(place), name) in found for name in RACK_QUANTITIES)]
+    widest, without = (
+        [[found.get((rack_source(place), name), {}).get(step) for step in range(grid.steps)] for place in known]
+        for name in RACK_QUANTITIES
+    )
+    return RacksAnswer(
+        as_of_realtime_ns=now_ns,
+        lag_ns=None if newest_ns is None else max(0, now_ns - newest_ns),
+        begin_ms=grid.begin_ns // NS_PER_MS,
+        step_ms=grid.step_ns // NS_PER_MS,
+        steps=grid.steps,
+        racks=known,
+        widest_bound_ns=widest,
+        without_bound=without,
+    )
+
+
 async def states(request: web.Request, query: TimeRangeQuery) -> web.Response:
     """Includes grandmasters that the daemon no longer polls, so it accepts every valid name."""
     now_ns, name = time.time_ns(), request.match_info["name"]
@@ -234,6 +272,15 @@ ROUTES = (
         Document(SeriesAnswer),
         SeriesQuery,
         (404, 503),
+    ),
+    Route(
+        "/api/v1/fleet/racks",
+        "The widest bound and the nodes without one of each rack over time.",
+        "reader",
+        racks,
+        Document(RacksAnswer),
+        PointsQuery,
+        (503,),
     ),
     Route(
         "/api/v1/grandmasters/{name}/states",

@@ -91,6 +91,8 @@ const TYPES: Record<string, string> = {
   "event.sync.ptp-status.ptp-clock-class-change": "clock class", "event.sync.gnss-status.gnss-state-change": "GNSS",
   "timesyncd.finding.began": "finding began", "timesyncd.finding.changed": "finding changed",
   "timesyncd.finding.ended": "finding ended", "timesyncd.grandmaster.alarm": "alarm",
+  "timesyncd.operator.comment": "comment", "timesyncd.operator.deploy": "deploy",
+  "timesyncd.operator.acknowledge": "acknowledged", "timesyncd.operator.silence": "silenced",
 };
 const STATE_CLASSES: Record<string, string> = { LOCKED: "good", SYNCHRONIZED: "good", HOLDOVER: "warn", FREERUN: "bad" };
 const EVENTS_A_PAGE = 25;

@@ -7,11 +7,12 @@ import { byId, fillTable, h, number, put, putChildren, type Cell } from "../dom.
 import { HeatMap } from "../heat.ts";
 import { STATUSES, STATUS_CLASSES, STATUS_SIGNS, bound, boundAt, count, duration, elapsedText, forecast, remainingText, roundUp, statusCell, type Entry } from "../model.ts";
 import { at, atZone, place } from "../place.ts";
-import { RackHistory, fleetNumbers } from "../racks.ts";
+import { RackHistory, fleetNumbers, type RacksAnswer } from "../racks.ts";
 import { ChainPicture } from "../sankey.ts";
 import { state } from "../state.ts";
 import { timeOfDay } from "../time.ts";
-import { RangeRequest, seriesPath, tableOf, type SeriesAnswer } from "../series.ts";
+import { isPhone } from "../size.ts";
+import { RangeRequest, seriesPath, spanQuery, tableOf, type SeriesAnswer } from "../series.ts";
 import { Track, joined, type Table } from "../track.ts";
 import type { FleetMap, FleetSummary, Headline, Hub, Overview, Status } from "../types.ts";
 import { renderAttention } from "./findings.ts";
@@ -21,6 +22,7 @@ import { NodeList } from "./list.ts";
 const OVERVIEW_EVERY_MS = 2_000;
 /** The map of a large fleet is a large document. */
 const mapEveryMs = (nodes: number): number => (nodes > 1_000 ? 10_000 : 3_000);
+const NEXT_OVERVIEW_WITHIN_MS = 4_000;
 const RACK_STEP_MS = 10_000;
 const MAX_WORST = 6;
 const MAX_MISSING = 20;
@@ -39,12 +41,15 @@ export class FleetView {
   private readonly series = new RangeRequest<SeriesAnswer>(() => seriesPath("fleet", ""), (answer) => {
     this.stored = tableOf(answer, [["without_bound", "maximum"], ["p50_bound_ns", "median"], ["p99_bound_ns", "maximum"], ["worst_bound_ns", "maximum"]]);
   });
+  private storedRacks: RacksAnswer | null = null;
+  private readonly racksRequest = new RangeRequest<RacksAnswer>(() => `api/v1/fleet/racks?${spanQuery({ points: "240" })}`, (answer) => { this.storedRacks = answer; });
   private rackCells: ReturnType<RackHistory["matrix"]> | null = null;
   private readonly picture = new MapPicture();
   private readonly list = new NodeList();
   private readonly chain = new ChainPicture(document.getElementById("chain") as unknown as SVGSVGElement, (filter) => place.link("fleet", null, filter));
   private readonly rackMap = new HeatMap(byId("racks"), {
-    name: "widest bound of each rack over time", height: 400, stops: ["heat-1", "heat-2", "heat-3", "heat-4", "heat-5"],
+    name: "widest bound of each rack over time", height: 380, stops: ["heat-1", "heat-2", "heat-3", "heat-4", "heat-5"],
+    scale: { name: "heat", from: "100 ns", to: "1 ms", other: "no bound" },
     cellText: (row, column) => this.rackText(row, column), onClick: (row, column) => this.rackClick(row, column),
   });
   private readonly chart = new TimeChart(byId("alignment-chart"), {
@@ -85,27 +90,30 @@ export class FleetView {
     this.list.render(state.isFleet, now);
     if (!state.isFleet || summary === null) return;
     if (overview !== null) {
+      place.asOfNs = overview.data.as_of_realtime_ns;
       renderHeadline(overview.data);
       renderAlignment(overview, now);
-      this.chain.draw(chainOf(overview.data), overview.data.headline.limits.node_bound_ns, location.search);
+      this.chain.draw(chainOf(overview.data, isPhone()), overview.data.headline.limits.node_bound_ns, location.search);
+      renderCounts(overview.data, state.received.hub);
+      renderGrandmasters(overview.data);
     }
-    renderCounts(summary, state.received.hub);
-    renderTables(summary);
+    renderWorst(summary);
     this.series.tick("fleet", now);
+    this.racksRequest.tick("racks", now);
     this.renderCharts();
   }
 
   private renderCharts(): void {
     const [from, to] = place.limits(Date.now());
     this.chart.set(joined(this.stored, this.bounds));
-    const cells = this.racks.matrix(from, to, (atMs) => timeOfDay(atMs, place.zone).slice(0, 5));
-    const drawn = JSON.stringify([cells.atMs.length, cells.atMs[0], cells.rows.length, this.bounds.times.length]);
+    const cells = this.racks.matrix(from, to, (atMs) => timeOfDay(atMs, place.zone).slice(0, 5), this.storedRacks);
+    const drawn = JSON.stringify([cells.atMs.length, cells.atMs[0], cells.rows.length, this.bounds.times.length, this.storedRacks?.begin_ms, place.zone]);
     if (this.rackCells !== null && drawn === byId("racks").dataset.drawn) return;
     byId("racks").dataset.drawn = drawn;
     this.rackCells = cells;
     this.rackMap.set(cells);
     const note = this.bounds.times.length === 0 ? "no reading yet" : `readings since ${at((this.bounds.times[0] ?? 0) * 1e6)}, when this page was opened`;
-    put(byId("racks-note"), note);
+    put(byId("racks-note"), this.storedRacks?.racks.length ? "from the hub's store, and live" : note);
     put(byId("alignment-note"), this.stored.times.length === 0 ? note : "from the hub's store, and live");
   }
 
@@ -130,7 +138,8 @@ export class FleetView {
 }
 
 function renderHeadline({ headline }: Overview): void {
-  byId("headline").dataset.verdict = headline.verdict;
+  const isWhole = headline.without_bound === 0 || headline.verdict === "exceeded" || headline.verdict === "unknown";
+  byId("headline").dataset.verdict = isWhole ? headline.verdict : "warn";
   put(byId("headline-text"), headline.text);
   put(byId("headline-causes"), headline.causes.map(causeText).join(" "));
   put(byId("headline-jobs"), jobsText(headline));
@@ -170,7 +179,9 @@ function actionButton(action: Headline["actions"][number]): HTMLElement {
 }
 
 function renderAlignment({ data: { headline }, receivedAt }: Entry<Overview>, now: number): void {
-  const ageNs = (now - receivedAt) * 1e6;
+  // as of the overview, like every number beside it, until the next one is overdue
+  const silentMs = now - receivedAt;
+  const ageNs = silentMs < NEXT_OVERVIEW_WITHIN_MS ? 0 : silentMs * 1e6;
   const message = { bound_ns: headline.alignment_ns, growth_ppb: headline.growth_ppb ?? 0 };
   const isExpired = headline.holds_for_ns !== null && ageNs >= headline.holds_for_ns;
   const nowNs = isExpired ? null : boundAt(message, ageNs);
@@ -180,13 +191,19 @@ function renderAlignment({ data: { headline }, receivedAt }: Entry<Overview>, no
   put(byId("fleet-forecast"), nowNs === null || headline.holds_for_ns === null ? "" : `without new states: ${forecast(message, ageNs, headline.holds_for_ns)}`);
 }
 
-function renderTables(summary: FleetSummary): void {
+function renderGrandmasters({ chain }: Overview): void {
   const names = grandmasterNames();
-  fillTable(byId("fleet-grandmasters"), Object.entries(summary.grandmasters).toSorted(([, a], [, b]) => b - a).map(([identity, nodes]) => [
+  const followers = new Map<string, number>();
+  for (const { grandmaster_identity: identity, nodes } of chain) followers.set(identity, (followers.get(identity) ?? 0) + nodes);
+  const all = [...followers.values()].reduce((sum, nodes) => sum + nodes, 0);
+  fillTable(byId("fleet-grandmasters"), [...followers].toSorted(([, a], [, b]) => b - a).map(([identity, nodes]) => [
     `gm ${identity}`,
     identity === "" ? { text: "none", className: "warn" } : { text: names.get(identity) ?? identity, href: place.link("fleet", null, { grandmaster: identity }) },
-    { text: String(nodes), bar: nodes / summary.nodes },
+    { text: String(nodes), bar: nodes / all },
   ]));
+}
+
+function renderWorst(summary: FleetSummary): void {
   fillTable(byId("fleet-worst"), summary.worst.slice(0, MAX_WORST).map((node) => [
     node.node, { text: node.node, href: place.link("node", node.node) }, statusCell(node.status),
     number(bound(node.bound_ns)), { text: node.reason, className: "quiet" },
@@ -198,14 +215,14 @@ function grandmasterNames(): Map<string, string> {
   return new Map([...state.received.grandmaster.values()].flatMap(({ data }) => data.identities.map((identity): [string, string] => [identity, data.name])));
 }
 
-function renderCounts(summary: FleetSummary, hubs: Map<string, Entry<Hub>>): void {
+function renderCounts({ statuses, headline }: Overview, hubs: Map<string, Entry<Hub>>): void {
   const primary = [...hubs.values()].map(({ data }) => data).find((hub) => hub.primary);
   const expected = primary?.nodes_expected ? ` of ${count(primary.nodes_expected)} expected` : "";
-  put(byId("fleet-count"), `${count(primary?.nodes_live ?? summary.nodes)} nodes reporting${expected}`);
+  put(byId("fleet-count"), `${count(primary?.nodes_live ?? headline.nodes)} nodes reporting${expected}`);
   const missing = primary?.missing ?? [];
   const rest = missing.length > MAX_MISSING ? ` and ${missing.length - MAX_MISSING} more` : "";
   put(byId("fleet-missing"), missing.length === 0 ? "" : `▲ ${missing.length} missing: ${missing.slice(0, MAX_MISSING).join(", ")}${rest}`, "warn");
-  putChildren(byId("fleet-statuses"), STATUSES.map((status) => chip(status, summary.statuses[status] ?? 0)));
+  putChildren(byId("fleet-statuses"), STATUSES.map((status) => chip(status, statuses[status] ?? 0)));
 }
 
 const chips = new Map<Status, HTMLElement>();

@@ -1,6 +1,6 @@
 // The grandmasters as texts and tables: one summary line each, which opens to its details. Those that are not healthy come first and open by themselves.
 
-import { fillTable, h, number, put, putChildren, svg, type Cell, type Row } from "../dom.ts";
+import { fillTable, number, put, putChildren, svg, type Cell, type Row } from "../dom.ts";
 import { alarmClass, bound, duration, durationText, elapsedText, grandmasterNow, roundUp, signed, type Entry, type GrandmasterNow } from "../model.ts";
 import { at, place } from "../place.ts";
 import type { Alarm, Grandmaster, Port, Satellite } from "../types.ts";
@@ -56,9 +56,8 @@ function renderSummary(element: HTMLElement, grandmaster: Grandmaster, state: Gr
   const snmpError = snmpErrorOf(grandmaster);
   const name = grandmaster.reachable ? spaced(grandmaster.clock_state ?? (snmpError ? "state not read" : "state not provided")).toUpperCase() : "UNREACHABLE";
   put(field(element, "state"), `${sign} ${name}`, grandmaster.reachable && grandmaster.clock_state === null ? "unknown" : className);
-  const link = nameLink(field(element, "name"));
-  put(link, grandmaster.name);
-  link.href = place.link("grandmaster", grandmaster.name);
+  put(field(element, "name"), grandmaster.name);
+  (field(element, "link") as HTMLAnchorElement).href = place.link("grandmaster", grandmaster.name);
   put(field(element, "model"), [grandmaster.model, grandmaster.clock_identity ?? grandmaster.identities[0]].filter(Boolean).join(" · "));
   put(field(element, "since"), state.inStateNs === null || !grandmaster.reachable ? "" : `since ${at(grandmaster.clock_state_since_realtime_ns ?? 0)}, ${durationText(state.inStateNs / 1e6)}`);
   put(field(element, "utc-line"), state.utcNs === null ? "UTC error: no bound" : `UTC ${bound(state.utcNs)}`, state.utcNs === null ? "warn" : "");
@@ -203,11 +202,6 @@ const inventory = (grandmaster: Grandmaster): [string, Cell][] => [
   ["identities", valueCell(grandmaster.identities.join(", ") || null)], ["profiles", valueCell(grandmaster.profiles.join(", ") || null)],
   ["not recognized", valueCell(grandmaster.unknown.join(", ") || "nothing")], ["polled by", valueCell(grandmaster.node)],
 ];
-
-function nameLink(box: HTMLElement): HTMLAnchorElement {
-  if (!(box.firstElementChild instanceof HTMLAnchorElement)) box.replaceChildren(h("a"));
-  return box.firstElementChild as HTMLAnchorElement;
-}
 
 const CN0_FULL = 55;
 const CN0_GOOD = 37;

@@ -10,7 +10,7 @@ import { at, atZone, place } from "../place.ts";
 import { state } from "../state.ts";
 import { timeOfDay, zoneName } from "../time.ts";
 import { RangeRequest, spanQuery } from "../series.ts";
-import { Track, aligned, withGaps } from "../track.ts";
+import { Track, aligned, held, withGaps } from "../track.ts";
 import type { Grandmaster, List, TimeErrorStep } from "../types.ts";
 import { Grandmasters, STATE_SIGNS, gnss, leftText, snmpErrorOf, spaced } from "./grandmaster.ts";
 
@@ -79,7 +79,8 @@ export class GrandmasterView {
     xText: (hours) => `${+hours.toFixed(2)} h`, yText: (ns) => duration(ns, roundUp), marks: () => this.curveMarks(),
   });
   private readonly cn0 = new HeatMap(byId("gm-cn0"), {
-    name: "C/N0 of each satellite over time", height: 280, stops: ["cn0-1", "cn0-2", "cn0-3", "cn0-4"], cellText: (row, column) => this.cellText(row, column),
+    name: "C/N0 of each satellite over time", height: 260, stops: ["cn0-1", "cn0-2", "cn0-3", "cn0-4"],
+    scale: { name: "cn0", from: "15", to: "55 dB-Hz", other: "not tracked" }, cellText: (row, column) => this.cellText(row, column),
   });
   private readonly followers = new TimeChart(byId("gm-followers"), {
     name: "PTP clients over time", height: 220, zero: true, text: (clients) => (Number.isInteger(clients) ? String(clients) : ""), lines: [{ label: "clients", colour: "series-1" }],
@@ -115,6 +116,7 @@ export class GrandmasterView {
     }
     this.shown = data;
     this.its = its;
+    place.asOfNs = data.published_realtime_ns;
     renderHeadline(data, its);
     const collected = this.collected.get(data.name) ?? new Collected();
     putChildren(byId("gm-strip"), strip(this.stored.length > 0 ? this.stored : collected.readings));
@@ -153,7 +155,7 @@ export class GrandmasterView {
     const hasStored = stored !== null && stored.satellites.length > 0;
     this.satellites = hasStored ? stored.satellites : [...new Set(readings.flatMap(({ cn0 }) => [...cn0.keys()]))].sort((a, b) => a - b);
     this.times = hasStored ? Array.from({ length: stored.steps }, (_, step) => stored.begin_ms + step * stored.step_ms) : readings.map(({ atMs }) => atMs);
-    this.cells = hasStored ? stored.cn0_db_hz : this.satellites.map((satellite) => readings.map(({ cn0 }) => cn0.get(satellite) ?? null));
+    this.cells = hasStored ? held(stored.cn0_db_hz) : this.satellites.map((satellite) => readings.map(({ cn0 }) => cn0.get(satellite) ?? null));
     byId("gm-cn0-section").hidden = this.satellites.length === 0;
     const drawn = JSON.stringify([this.shown?.name, this.times.length, this.times.at(-1), place.zone]);
     if (this.satellites.length === 0 || byId("gm-cn0").dataset.drawn === drawn) return;

@@ -23,11 +23,15 @@ const MOST_MARKS = 10_000;
 
 export class JobView {
   private readonly heat = new HeatMap(byId("lateness"), {
-    name: "lateness of each rank in each step", height: 360, stops: ["late-1", "late-2", "late-3", "late-4"], cellText: (row, column) => this.cellText(row, column),
+    name: "lateness of each rank in each step", height: 360, stops: ["late-1", "late-2", "late-3", "late-4"],
+    scale: { name: "late", from: "100 µs", to: "100 ms", other: "within the clocks' error" }, cellText: (row, column) => this.cellText(row, column),
   });
   private readonly bars = new CategoryBars(byId("parts"), {
     name: "where the time of each step goes", height: 220, text: (ns) => duration(ns),
-    parts: [{ label: "computing", colour: "part-1" }, { label: "transfer", colour: "series-1" }, { label: "waiting for a certain rank", colour: "bad" }, { label: "waiting, others", colour: "series-3" }],
+    parts: [
+      { label: "computing", colour: "part-1" }, { label: "computing, transfer hidden", colour: "part-2" }, { label: "transfer, exposed", colour: "series-1" },
+      { label: "waiting for a certain rank", colour: "bad" }, { label: "waiting, others", colour: "series-3" },
+    ],
   });
   private readonly chart = new TimeChart(byId("job-alignment"), {
     name: "alignment of the job's clocks over time", height: 200, log: true, flags: () => this.flags, limits: () => this.limits(),
@@ -66,6 +70,7 @@ export class JobView {
       for (const id of ["lateness-section", "parts-section"]) byId(id).hidden = true;
       return;
     }
+    place.asOfNs = entry.data.published_realtime_ns;
     renderHeadline(entry, now);
     this.series.tick(entry.data.job_id, now);
     this.chart.set(joined(this.stored, this.tracks.get(entry.data.job_id) ?? { times: [], values: [[], []] }));
@@ -111,9 +116,9 @@ export class JobView {
 
   private showParts(window: Pick<Window, "syncs" | "steps">): void {
     byId("parts-section").hidden = window.syncs.length === 0;
-    this.bars.set(stepParts(window).map(({ step, computeNs, transferNs, waitNs, lastRank }) => ({
+    this.bars.set(stepParts(window).map(({ step, computeNs, hiddenNs, exposedNs, waitNs, lastRank }) => ({
       label: stepText(step), note: lastRank === null ? "" : `waiting for rank ${lastRank}`,
-      values: [computeNs, transferNs, lastRank === null ? 0 : waitNs, lastRank === null ? waitNs : 0],
+      values: [computeNs, hiddenNs, exposedNs, lastRank === null ? 0 : waitNs, lastRank === null ? waitNs : 0],
     })));
   }
 

@@ -8,7 +8,7 @@ import type { NodeState } from "../types.ts";
 import { grandmasterText, offsetText, reasonText } from "./node.ts";
 
 const NODES_A_PAGE = 50;
-const LIST_EVERY_MS = 3_000;
+const LIST_EVERY_MS = 2_000;
 
 export class NodeList {
   private readonly list = new PagedList<NodeState>(LIST_EVERY_MS, byId<HTMLButtonElement>("nodes-previous"), byId<HTMLButtonElement>("nodes-next"));

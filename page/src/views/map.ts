@@ -85,14 +85,15 @@ export class MapPicture {
     };
   }
 
-  /** With racks in several halls, each hall's name precedes its racks. */
+  /** With racks in several halls, each hall is a group with its name. */
   private withHalls(): HTMLElement[] {
     const halls = groupBy(this.blocks, ([name]) => name.split("/").slice(0, -1).join("/"));
     if (halls.size < 2) return [...this.blocks.values()].map(({ element }) => element);
     return [...halls].flatMap(([hall, its]) => {
-      const heading = this.halls.get(hall) ?? h("li", { class: "hall" }, hall);
-      this.halls.set(hall, heading);
-      return [heading, ...its.map(([, { element }]) => element)];
+      const group = this.halls.get(hall) ?? h("li", { class: "hall" }, h("b", {}, hall), h("ul"));
+      this.halls.set(hall, group);
+      putChildren(group.lastElementChild as Element, its.map(([, { element }]) => element));
+      return [group];
     });
   }
 }

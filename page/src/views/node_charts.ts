@@ -127,7 +127,7 @@ export class NodeCharts {
       const figure = h("figure", {}, h("h3", {}, name));
       byId("history").querySelector(".charts")?.append(figure);
       const chart = new TimeChart(figure, {
-        name, height: 180, text: quantity.endsWith("_ppb") ? (ppb) => `${Math.round(ppb)} ppb` : (ns) => duration(ns),
+        name, height: 180, text: quantity.endsWith("_ppb") ? frequencyText : (ns) => duration(ns),
         lines: [{ label: "highest", colour: "series-1", width: 0.5, fillTo: 1, fill: "band" }, { label: "lowest", colour: "series-1", width: 0.5 }, { label: "median", colour: "series-1" }],
       });
       this.charts.set(quantity, (entry = { chart, figure }));
@@ -135,6 +135,8 @@ export class NodeCharts {
     return entry.chart;
   }
 }
+
+const frequencyText = (ppb: number): string => (Math.abs(ppb) < 1_000 ? `${Math.round(ppb)} ppb` : `${+(ppb / 1e3).toFixed(2)} ppm`).replace("-", "−");
 
 /** The cumulated terms, from the bottom; null: there is no bound. */
 export function stacked(node: Pick<NodeState, "terms">, parentNs: number | null): (number | null)[] {

@@ -38,6 +38,7 @@ export class NodeView {
     byId("node-note").hidden = Boolean(entry);
     for (const part of PARTS) byId(part).hidden = !entry;
     if (!entry) return;
+    place.asOfNs = entry.data.published_realtime_ns;
     renderNode(entry.data, entry.receivedAt, now);
     this.charts.render(entry.data, now);
   }

@@ -4,6 +4,7 @@ import { ROOT, fetchJson } from "../api.ts";
 import { byId, h, put, svg } from "../dom.ts";
 import { lanesOf, type Lane } from "../lanes.ts";
 import { at, place } from "../place.ts";
+import { isPhone, letters } from "../size.ts";
 import { state } from "../state.ts";
 import { timeOfDay, zoneName } from "../time.ts";
 import type { Finding, List, Note } from "../types.ts";
@@ -12,7 +13,7 @@ import { EventList, renderFindings } from "./findings.ts";
 const FINDINGS_EVERY_MS = 10_000;
 const MOST_FINDINGS = 300;
 const LANE = 34;
-const LEFT = 150;
+const leftOf = (): number => letters(isPhone() ? 96 : 150);
 
 export class TimelineView {
   private readonly events = new EventList();
@@ -103,16 +104,19 @@ export class TimelineView {
 
 function picture(lanes: Lane[], from: number, to: number, width: number): SVGSVGElement {
   const height = lanes.length * LANE + 24;
-  const x = (ms: number): number => LEFT + ((Math.min(to, Math.max(from, ms)) - from) / (to - from)) * (width - LEFT - 4);
+  const left = leftOf();
+  const x = (ms: number): number => left + ((Math.min(to, Math.max(from, ms)) - from) / (to - from)) * (width - left - 4);
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "findings over time" });
   root.append(...gridLines(from, to, x, height, width));
-  lanes.forEach((lane, index) => root.append(svg("text", { x: LEFT - 8, y: index * LANE + LANE / 2, "text-anchor": "end", "dominant-baseline": "middle", class: "lane" }, lane.name.slice(0, 22))));
-  lanes.forEach((lane, index) => lane.bars.forEach((bar) => {
+  lanes.forEach((lane, index) => root.append(svg("text", { x: left - 8, y: index * LANE + LANE / 2, "text-anchor": "end", "dominant-baseline": "middle", class: "lane" }, fitted(lane.name, left - 10))));
+  lanes.forEach((lane, index) => lane.bars.toSorted((a, b) => a.fromNs - b.fromNs).forEach((bar, order, bars) => {
     const [x0, x1] = [x(bar.fromNs / 1e6), x(bar.toNs / 1e6)];
+    const next = bars[order + 1];
+    const text = fitted(bar.text, (next === undefined ? width : x(next.fromNs / 1e6)) - x0 - 12);
     const group = svg("g");
     group.append(
       svg("rect", { x: x0, y: index * LANE + 4, width: Math.max(3, x1 - x0), height: LANE - 8, rx: 4, class: `bar-${bar.severity}${bar.isOpen ? "" : " ended"}` }),
-      svg("text", { x: Math.min(x0 + 6, width - 160), y: index * LANE + LANE / 2, "dominant-baseline": "middle", class: "bar-text" }, bar.text),
+      svg("text", { x: x0 + 6, y: index * LANE + LANE / 2, "dominant-baseline": "middle", class: "bar-text" }, text),
       svg("title", {}, `${lane.name}: ${bar.text}, since ${at(bar.fromNs)}: ${bar.evidence}`),
     );
     root.append(group);
@@ -124,8 +128,14 @@ function picture(lanes: Lane[], from: number, to: number, width: number): SVGSVG
   return root;
 }
 
+/** As much of a text as fits; "" where that says nothing. */
+function fitted(text: string, px: number): string {
+  const room = Math.floor(px / letters(6.4));
+  return text.length <= room ? text : room < 4 ? "" : `${text.slice(0, room - 1)}…`;
+}
+
 function gridLines(from: number, to: number, x: (ms: number) => number, height: number, width: number): SVGElement[] {
-  const count = Math.max(2, Math.floor((width - LEFT) / 110));
+  const count = Math.max(2, Math.floor((width - leftOf()) / letters(110)));
   const cursor = place.cursorMs === null ? [] : [svg("line", { x1: x(place.cursorMs), x2: x(place.cursorMs), y1: 0, y2: height - 20, class: "cursor" })];
   return [...cursor, ...Array.from({ length: count + 1 }, (_, index) => from + ((to - from) * index) / count).flatMap((ms, index) => [
     svg("line", { x1: x(ms), x2: x(ms), y1: 0, y2: height - 20, class: "grid" }),

@@ -1,4 +1,4 @@
-"""What a hub keeps of its fleet and jobs: each minute and hour once, and nothing that was unknown."""
+"""What a hub keeps of its fleet, racks and jobs: each minute and hour once, and nothing that was unknown."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from fake_view import RECORDED
 from snapshots import HEADLINE
 
 from timesyncd.clocks import NS_PER_S, Moment
-from timesyncd.daemon.hub_history import HubHistory, fleet_values, job_series
+from timesyncd.daemon.hub_history import HubHistory, fleet_values, job_series, rack_series
 from timesyncd.messages.fleet import Rollup
 from timesyncd.messages.jobs import JobState
+from timesyncd.messages.overview import ChainGroup
 
 HOUR_NS = 3_600 * NS_PER_S
 START_NS = 472_222 * HOUR_NS
@@ -71,3 +72,27 @@ def test_the_fleet_s_and_the_jobs_values_are_kept() -> None:
     assert fleet_values(HEADLINE)["alignment_ns"] == HEADLINE.alignment_ns
     assert fleet_values(HEADLINE)["without_bound"] == 2
     assert kept["sync_overhead_ppb"] == round((JOB.sync_overhead or 0) * 1e9)
+
+
+def group(place: str, parent: str, bound_ns: int | None, without: int) -> ChainGroup:
+    return ChainGroup(
+        grandmaster="gm-a", grandmaster_identity="a", parent_identity=parent, place=place, nodes=4, without_bound=without,
+        statuses={}, bound_ns=bound_ns,
+    )  # fmt: skip
+
+
+def test_a_rack_s_values_are_those_of_all_its_groups() -> None:
+    """Its nodes may follow two boundary clocks; a rack in which no node has a bound has no widest one."""
+    kept = rack_series(
+        [
+            group("r1", "b1", 900, 0),
+            group("r1", "b2", 1_200, 1),
+            group("r2", "b2", None, 4),
+            group("r" * 128, "b", 1, 0),
+        ]
+    )
+
+    assert kept == {
+        "@rack/r1": {"widest_bound_ns": 1_200, "without_bound": 1},
+        "@rack/r2": {"widest_bound_ns": None, "without_bound": 4},
+    }

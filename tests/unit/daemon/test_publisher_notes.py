@@ -13,7 +13,7 @@ from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts
 from timesyncd.driver import options_of
 from timesyncd.ipc.clock_segment import Epoch
-from timesyncd.messages.fleet import CloudEvent
+from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow
 from timesyncd.messages.node import Message
 from timesyncd.messages.notes import NoteRequest, OperatorNote
 from timesyncd.mqtt.client import MqttLink
@@ -93,3 +93,26 @@ def test_an_acknowledged_finding_is_offered_no_more() -> None:
         assert [(one.finding, one.author) for one in each.web.handled()] == [("source-lost", "anna")]
         assert [one.id for one in each.web.findings() if one.until_realtime_ns is None] == ["source-lost"]
         assert "acknowledge" not in [one.kind for one in each.web.overview().headline.actions if one.subject == "ptp"]
+
+
+def history(event: CloudEvent, node: str) -> HistoryBatch:
+    row = HistoryRow(sequence=1, realtime_ns=1, event=event)
+    return HistoryBatch(node=node, incarnation=1, sequence=9, stream=1, floor=1, rows=[row])
+
+
+def test_a_hub_that_was_away_gets_the_notes_from_the_history() -> None:
+    """The history is repeated until the hub confirms it, however long that takes; a note that names another node is not taken."""
+    recorder, late = Recorder(), Recorder()
+    written = lab(recorder).web.write_note(SILENCE, "anna")
+    assert isinstance(written, OperatorNote)
+    (event,) = recorder.events
+    hub = lab(late)
+    hub.publisher.accept_history(history(event, "another"))
+    assert late.notes == []
+    hub.publisher.accept_history(history(event, written.node))
+    hub.publisher.accept_history(history(event.model_copy(update={"data": {"omitted_bytes": 9}}), written.node))
+    hub.publisher.set_condition("source-lost", "ptp", "no answer")
+    hub.publisher.tick()
+
+    assert late.notes == [written]
+    assert [(one.finding, one.author) for one in hub.web.handled()] == [("source-lost", "anna")]

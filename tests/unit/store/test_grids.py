@@ -16,7 +16,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.store import grids
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.grids import NOT_POLLED, Grid, envelope, state_spans
-from timesyncd.store.tables import grandmaster_sample
+from timesyncd.store.tables import grandmaster_sample, rollup
 
 __all__ = ["location"]
 
@@ -119,3 +119,37 @@ def test_a_grandmaster_s_values_are_read_on_both_databases(stored: StoreLocation
     assert (levels, newest_ns) == ({5: {0: 40}}, START_NS + 20 * NS_PER_S)
     (first, *_) = grids.grandmaster_spans(stored, "gm-a", START_NS, START_NS + 30 * NS_PER_S)
     assert first[2] == ("locked", None, None)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**8), st.integers(2, 5_000))
+def test_a_grid_of_racks_has_whole_minutes_or_hours(since_s: int, length_s: int, points: int) -> None:
+    """So each roll-up lies in one step, and every moment of the span in one."""
+    since_ns, until_ns = since_s * NS_PER_S, (since_s + length_s) * NS_PER_S
+    made = grids.rack_grid(since_ns, until_ns, points)
+    unit_ns = 60 * NS_PER_S if made.step_ns < 3_600 * NS_PER_S else 3_600 * NS_PER_S
+
+    assert made.begin_ns <= since_ns and made.end_ns >= until_ns
+    assert (made.step_ns % unit_ns, made.begin_ns % made.step_ns) == (0, 0)
+    assert made.steps <= points
+
+
+def test_the_largest_values_of_many_sources_are_read_on_both_databases(location: StoreLocation) -> None:
+    """Of each step, of the sources and quantities that are asked for alone, and of the spans that the grid is made of."""
+    minute_ns = 60 * NS_PER_S
+    begin_ns = START_NS // minute_ns * minute_ns
+    summed = {"node": "hub", "count": 6, "minimum": 1, "mean": 1, "p50": 1, "p99": 1}
+    rows = [
+        summed | {"source": source, "quantity": quantity, "span_s": span_s, "realtime_ns": begin_ns + minute * minute_ns, "maximum": value}
+        for source, quantity, span_s, minute, value in (
+            ("@rack/a", "widest", 60, 0, 5), ("@rack/a", "widest", 60, 1, 9), ("@rack/a", "widest", 60, 2, 7),
+            ("@rack/b", "widest", 60, 3, 2), ("@rack/c", "widest", 60, 0, 99), ("@rack/a", "other", 60, 0, 99), ("@rack/a", "widest", 3_600, 0, 99),
+        )
+    ]  # fmt: skip
+    with ready(location) as engine:
+        insert(engine, rollup, rows)
+        found, newest_ns = grids.largest_values(
+            location, "hub", ["@rack/a", "@rack/b"], ["widest"], Grid(begin_ns, 2 * minute_ns, 2)
+        )
+
+    assert found == {("@rack/a", "widest"): {0: 9, 1: 7}, ("@rack/b", "widest"): {1: 2}}
+    assert newest_ns == begin_ns + 4 * minute_ns

@@ -22,6 +22,8 @@ from timesyncd.store.writer import Store
 from timesyncd.web.app import serve
 
 JOB = "0f3a9c51d2b4e687"
+#: The place of the nodes of FakeView.
+RACK = ""
 START_NS = HEALTHY.as_of_ns + HEALTHY.real_minus_boot_ns
 MINUTE_NS = 60 * NS_PER_S
 
@@ -43,6 +45,10 @@ async def http(tmp_path: Path) -> AsyncIterator[aiohttp.ClientSession]:
         store.put(Observation(nth(index, offset_ns=index), None))
     store.put_rollups([rollup("@fleet", "alignment_ns", 0, 500), rollup("@fleet", "alignment_ns", 2, 700)])
     store.put_rollups([rollup(f"@job/{JOB}", "alignment_ns", 0, 90)])
+    store.put_rollups(
+        [rollup(f"@rack/{RACK}", "widest_bound_ns", minute, value) for minute, value in ((0, 900), (1, 2_000))]
+    )
+    store.put_rollups([rollup(f"@rack/{RACK}", "without_bound", 3, 4), rollup("@rack/gone", "without_bound", 0, 4)])
     store.stop()
     server = await serve(config.WebSettings(port=0), view, store.location)
     async with aiohttp.ClientSession(server.url) as session:
@@ -134,3 +140,31 @@ async def test_an_invalid_query_is_rejected(http: aiohttp.ClientSession, query: 
     """400, with what is allowed."""
     async with http.get(f"/api/v1/{query}") as answer:
         assert (answer.status, await answer.json()) == (400, {"error": error})
+
+
+async def test_the_racks_past_is_a_grid_of_whole_minutes(http: aiohttp.ClientSession) -> None:
+    """The widest bound of each step and the most nodes without one; a place that no node has now is left out."""
+    begin_ns = START_NS // MINUTE_NS * MINUTE_NS
+    found = await get(http, f"fleet/racks?since={begin_ns}&until={begin_ns + 4 * MINUTE_NS}&points=5")
+
+    assert (found["begin_ms"], found["step_ms"], found["steps"]) == (begin_ns // 10**6, 60_000, 4)
+    assert found["racks"] == [RACK]
+    assert found["widest_bound_ns"] == [[901, 2_001, None, None]]
+    assert found["without_bound"] == [[None, None, None, 5]]
+    assert found["lag_ns"] == found["as_of_realtime_ns"] - (begin_ns + 4 * MINUTE_NS)
+
+
+async def test_a_long_answer_is_compressed_for_who_accepts_it(http: aiohttp.ClientSession) -> None:
+    """With a tag of its own, by which a client asks whether its copy is current; a client that accepts none gets the same JSON."""
+    path = "/api/v1/jobs"
+    async with http.get(path, headers={"Accept-Encoding": "gzip"}) as answer:
+        compressed = await answer.json()
+        assert (answer.headers["Content-Encoding"], answer.headers["Vary"]) == ("gzip", "Accept-Encoding")
+        tag = answer.headers["ETag"]
+    async with http.get(path, headers={"Accept-Encoding": "identity"}) as answer:
+        assert "Content-Encoding" not in answer.headers
+        assert await answer.json() == compressed
+    async with http.get(path, headers={"Accept-Encoding": "gzip", "If-None-Match": tag}) as answer:
+        assert (tag.endswith('-gzip"'), answer.status) == (True, 304)
+    async with http.get("/api/v1/build", headers={"Accept-Encoding": "gzip"}) as answer:
+        assert "Content-Encoding" not in answer.headers
