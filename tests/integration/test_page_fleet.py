@@ -19,6 +19,7 @@ from timesyncd import config
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.daemon.node_state import NO_SOURCE
 from timesyncd.messages.node import BoundMessage
+from timesyncd.messages.simulation import SimulationFile, StatedOffset
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
 from timesyncd.web.app import serve
@@ -94,6 +95,27 @@ async def test_a_hub_without_a_source_has_no_clock(view: FleetView) -> None:
     assert texts == ["", "", "", NO_SOURCE, ""]
     assert title == "– NO CLOCK trainer-00000 timesyncd"
     assert first.startswith("trainer-00000|– NO CLOCK|none|")
+
+
+async def test_a_simulation_is_labelled_with_its_truth(
+    page: Page, view: FleetView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every view: the story's line, each true offset beside its bound, and what is simulated; a real fleet has none of it."""
+    assert await page.evaluate("document.getElementById('simulation').hidden")
+    offsets = {name: StatedOffset(realtime_ns=1, offset_ns=ns) for name, ns in (("a", 0), ("b", -300_000))}
+    file = SimulationFile(simulated="simulated: ptp4l", story="in 5 s: <b>rain</b>", offsets=offsets)
+    state = file.state({"a": 16_700, "b": 200_000}, 1)
+    simulated = view.overview().model_copy(update={"simulation": state})
+    monkeypatch.setattr(view, "overview", lambda: simulated)
+
+    await page.until("simulation-story", "Story: in 5 s: <b>rain</b>")
+    assert (
+        await page.text("simulation-truths") == "True offsets: a 0 ns ✓ inside ±16.7 µs · b −300 µs ⚠ OUTSIDE ±200 µs"
+    )
+    assert await page.text("simulation-what") == "simulated: ptp4l"
+    await go(page, "timeline")
+    await page.becomes("document.getElementById('view-timeline').hidden", False)
+    assert await page.evaluate("document.getElementById('simulation').getBoundingClientRect().height > 0")
 
 
 async def test_the_fleet_has_a_summary(page: Page, http: aiohttp.ClientSession) -> None:

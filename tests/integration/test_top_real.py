@@ -50,7 +50,7 @@ async def test_a_daemon_is_watched_until_it_is_killed(folder: Path) -> None:
             async with app.run_test(size=(110, 30)) as pilot:
                 table = app.query_one("#table-nodes", DataTable)
                 await until(pilot, lambda: table.row_count == 1 and table.get_row_at(0)[1].plain == "SYNCHRONIZED")
-                assert table.get_row_at(0)[4].plain == "1.00 us, inside the bound"
+                await until(pilot, lambda: table.get_row_at(0)[4].plain == "1.00 us, inside the bound")
                 assert [line.plain for line in story_lines(app._round)] == ["ptp4l", "story: calm"]  # type: ignore[arg-type]
                 headline = (await asyncio.to_thread(fetch_part, daemon.page, "headline"))["text"]
                 assert headline.startswith("The only clock is within +-")

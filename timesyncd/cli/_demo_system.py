@@ -51,7 +51,8 @@ FIRST_SAMPLE_WITHIN_S = 90.0
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-NODES = ("node-a", "node-b")
+#: Each node with its place.
+NODES = {"node-a": "hall-1/rack-1", "node-b": "hall-1/rack-2"}
 
 #: It receives its grandmaster's messages through a relay that can shift them, so that its true offset is known and chosen.
 RELAYED = "node-b"
@@ -64,6 +65,9 @@ GRANDMASTERS = ("gm-1", "gm-2")
 
 #: Polled more often than by default, so that what happens is seen before the next event of the story.
 GRANDMASTER_OPTIONS = 'state_interval_s = 2.0\ntable_interval_s = 5.0\noscillator = "demo"'
+
+#: Wide enough for software stamps on a busy machine, and narrower than what the relay's error makes of it.
+LIMITS = "[limits]\nfleet_alignment_ns = 250_000\njob_alignment_ns = 250_000\n"
 
 #: What a good oscillator loses in holdover, so that the grandmaster's error stays bounded in the story.
 OSCILLATOR = "[oscillator]\ndemo = { holdover = [[0, 100], [14400, 1500]] }\n"
@@ -191,7 +195,7 @@ async def _start(stack: AsyncExitStack, marker: str, is_steady: bool) -> DemoSys
     _install_missing_packages()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timesyncd-demo-")))
     broker = _broker(stack, marker)
-    names = NODES if broker else (RELAYED,)
+    names = tuple(NODES) if broker else (RELAYED,)
     moved = {RELAYED: STEADY_OFFSET_NS if is_steady else 0}
     devices = [_device(name) for name in GRANDMASTERS]
     ptp = await _ptp(stack, names, moved, folder, marker, devices[0].clock_identity)
@@ -200,11 +204,11 @@ async def _start(stack: AsyncExitStack, marker: str, is_steady: bool) -> DemoSys
     stated = folder / "simulation.json"
     nodes: list[DemoNode] = []
     for name in names:
-        daemon = DaemonProcess(name, folder / name, ptp.addresses[name], marker, broker)
+        daemon = DaemonProcess(name, folder / name, ptp.addresses[name], marker, broker, topology=NODES[name])
         if not nodes:
             daemon.hub, daemon.grandmasters = True, grandmasters
             daemon.grandmaster_options = GRANDMASTER_OPTIONS
-            daemon.more = f'{OSCILLATOR}[simulation]\nstate = "{stated}"\n'
+            daemon.more = f'{OSCILLATOR}{LIMITS}[simulation]\nstate = "{stated}"\n'
         daemon.configure()
         daemon.launch()
         stack.callback(daemon.stop)

@@ -103,7 +103,7 @@ async def live_view(page: str, as_json: bool, ended: asyncio.Event) -> AsyncIter
         lines.close()
         return
     settings = termios.tcgetattr(sys.stdin)
-    print_progress(f"status page: {page}")
+    print_progress(f"status page: {page}\nthe view opens when its daemon replies")
     await _until_answered(page, ended)
     process = await asyncio.create_subprocess_exec(*top_command(page))
     watched = asyncio.create_task(process.wait())

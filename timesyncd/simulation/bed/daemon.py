@@ -24,6 +24,7 @@ COMMUNITY = "TIMESYNCD_TESTBED_COMMUNITY"
 _NODE = """\
 [node]
 name = "{name}"
+topology = "{topology}"
 runtime_dir = "{folder}"
 
 [web]
@@ -82,6 +83,7 @@ class DaemonProcess:
     bounds: dict[str, int] = field(default_factory=dict)
     more: str = ""
     grandmaster_options: str = ""
+    topology: str = ""
     has_store: bool = True
     enter: tuple[str, ...] = ()
 
@@ -163,7 +165,7 @@ class DaemonProcess:
         return (self.folder / "log").read_text()[-2_000:]
 
     def _text(self) -> str:
-        text = _NODE.format(name=self.name, folder=self.folder, port=self.port)
+        text = _NODE.format(name=self.name, topology=self.topology, folder=self.folder, port=self.port)
         if self.has_store:
             text += _STORE.format(store=self.store)
         if self.uds_address:
