@@ -36,9 +36,12 @@ class World:
     apart: float = math.nan
     slowed: float = 1.0
     choosing: float = 0.5
+    rate: float = math.nan
+    is_adaptive: bool = False
+    validation: float = math.nan
 
     def __post_init__(self) -> None:
-        self.controller = Controller()
+        self.controller = Controller(self.rate, self.is_adaptive)
         self.random = random.Random(1)
         self.text = "auto"
         self.changes: list[tuple[int, Choice]] = []
@@ -66,6 +69,8 @@ class World:
                 # In the background the averaged replicas are some steps old: their loss rises in any case.
                 jump=self.drift + self.noise * self.random.gauss(0, 0.3) + 0.2 * (delay > 0) if h > 1 else math.nan,
                 dissimilarity=self.apart,
+                rate=self.rate,
+                validation=self.validation,
             )
             for _ in range(self.ranks)
         ]

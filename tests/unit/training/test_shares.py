@@ -115,7 +115,7 @@ def test_a_very_slow_rank_keeps_a_tenth_of_an_equal_share() -> None:
 
 def test_parts_are_disjoint_and_whole() -> None:
     """Each rank's slice begins where that of the rank before ends; the loss has its weight."""
-    ranks = [Batches(place, (0, 1), True) for place in range(2)]
+    ranks = [Batches(place, (0, 1), True, 2) for place in range(2)]
     for rank in ranks:
         rank.begin_strategy(parse_policy("bsp"))
         for step in (3, 11):
@@ -126,7 +126,7 @@ def test_parts_are_disjoint_and_whole() -> None:
 
 def test_shares_are_equal_where_parameters_are_averaged() -> None:
     """A rank's updates with a smaller part would count as much as the others'."""
-    batches = Batches(0, (0, 1), True)
+    batches = Batches(0, (0, 1), True, 2)
     batches.begin_strategy(parse_policy("bsp"))
     for step in (3, 11):
         batches.measure([Row(step, compute_ns=10), Row(step, compute_ns=30)], step + 8)
@@ -136,10 +136,16 @@ def test_shares_are_equal_where_parameters_are_averaged() -> None:
 
 def test_shares_are_restored() -> None:
     """And a loss needs a part before it has a weight."""
-    batches, other = Batches(0, (0, 1), True), Batches(0, (0, 1), True)
+    batches, other = Batches(0, (0, 1), True, 2), Batches(0, (0, 1), True, 2)
     for step in (3, 11):
         batches.measure([Row(step, compute_ns=10), Row(step, compute_ns=30)], step + 8)
     other.load_state_dict(batches.state_dict())
     assert other.shares == batches.shares != (0.5, 0.5)
     with pytest.raises(ValueError, match=r"call batches\.part"):
         other.weigh(torch.tensor(1.0))
+
+
+def test_ranks_of_one_replica_are_not_divided() -> None:
+    """With model parallelism the ranks of a replica need the same samples."""
+    with pytest.raises(ValueError, match="balance deals batches to data-parallel ranks"):
+        Batches(0, (0, 2), True, 4)

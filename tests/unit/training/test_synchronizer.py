@@ -113,3 +113,19 @@ def test_an_optimizer_that_gets_a_closure_is_followed(job: Job, by_name: bool) -
             loss: Any = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
             assert float(loss.detach()) == pytest.approx(before * (step + 1))
     assert float(weight.detach()) == pytest.approx(before - (1 + 2 + 3 + 4) / 4)
+
+
+@pytest.mark.usefixtures("alone")
+def test_auto_learns_of_the_validation_the_rate_and_the_optimizer(job: Job) -> None:
+    """By the rows: a rate that rises, an optimizer with a second moment, and the newest loss on held-out data."""
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.1)
+    with synchronized(job, ddp, optimizer, "auto") as sync:
+        sync.record_validation(torch.tensor(1.5))
+        for _ in range(4):
+            optimizer.param_groups[0]["lr"] *= 2
+            sync.record_loss(ddp(torch.ones(1, 2)).square().sum())
+            torch.autograd.backward(ddp(torch.ones(1, 2)).square().sum())
+            optimizer.step()
+        known = vars(sync._controller)
+    assert (known["_best_validation"], known["_is_adaptive"], known["_is_rising"]) == (1.5, True, True)

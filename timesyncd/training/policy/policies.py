@@ -58,6 +58,7 @@ class ChangeReason(StrEnum):
     RETRIAL = "retrial"  #: averagings are tried again
     ENCODING_TRIED = "encoding_tried"  #: a smaller encoding of the gradients is tried
     ENCODING_SLOWER = "encoding_slower"  #: an encoding of the gradients did not pay
+    LOSS_UNPROVEN = "loss_unproven"  #: nothing shows that the loss keeps up with averagings, so less is sent instead
     LOSS_ROSE = "loss_rose"
     LOSS_INFINITE = "loss_infinite"
     LOSS_MISSING = "loss_missing"  #: no rank reports a loss above zero any more

@@ -16,7 +16,7 @@ from timesyncd.errors import SyncError
 from timesyncd.training.policy.text import MAX_TEXT
 
 _ABSENT = -(2**63)
-_NUMBERS = struct.Struct("<qqqqqqqqqqqqqqdddd")
+_NUMBERS = struct.Struct("<qqqqqqqqqqqqqqddddd")
 
 #: Number of 64-bit words in a row.
 ROW_WORDS = _NUMBERS.size // 8 + MAX_TEXT // 8
@@ -59,7 +59,8 @@ class Row:
     synchronizations. `transfer_ns`: the shortest synchronization, from begin to end; None: there was none. `loss`: mean
     over the steps that began with parameters common to all ranks. `jump`: the relative rise of the loss at averagings.
     `rate`: the optimizer's learning rate. `dissimilarity`: the squared distance of the rank's expected gradient from
-    the mean of all ranks', as a multiple of the mean's square, from the first steps under BSP. NaN: unknown.
+    the mean of all ranks', as a multiple of the mean's square, from the first steps under BSP. `validation`: the newest
+    loss on held-out data. NaN: unknown.
     """
 
     step: int
@@ -81,6 +82,7 @@ class Row:
     jump: float = float("nan")
     rate: float = float("nan")
     dissimilarity: float = float("nan")
+    validation: float = float("nan")
 
     def words(self) -> list[int]:
         packed = _NUMBERS.pack(
@@ -102,6 +104,7 @@ class Row:
             self.jump,
             self.rate,
             self.dissimilarity,
+            self.validation,
         ) + self.requested_policy.encode().ljust(MAX_TEXT, b"\0")
         return list(struct.unpack(f"<{ROW_WORDS}q", packed))
 
@@ -111,7 +114,7 @@ class Row:
         numbers = _NUMBERS.unpack_from(packed)
         step, purpose, rounds, passes, empty, left_out, unfit, vote, request_number = numbers[:9]
         replica, replica_round, compute_ns, wait_ns, transfer_ns = numbers[9:14]
-        loss, jump, rate, dissimilarity = numbers[14:]
+        loss, jump, rate, dissimilarity, validation = numbers[14:]
         return cls(
             step=step,
             purpose=Purpose(purpose),
@@ -132,6 +135,7 @@ class Row:
             jump=jump,
             rate=rate,
             dissimilarity=dissimilarity,
+            validation=validation,
         )
 
 

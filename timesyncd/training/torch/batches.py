@@ -19,10 +19,13 @@ class Batches:
 
     In each step every rank calls `part` with the size of the same global batch, computes the samples of that slice, and
     calls `weigh` with the mean loss of them. The mean of the ranks' gradients then is the gradient of the mean loss of
-    the whole batch, whatever the parts are. `replicas`: the ranks of the data-parallel group.
+    the whole batch, whatever the parts are. `replicas`: the ranks of the data-parallel group; `ranks`: number of all.
+    Raises ValueError where parts by speed would divide ranks that hold one replica together.
     """
 
-    def __init__(self, place: int, replicas: Sequence[int], is_balanced: bool) -> None:
+    def __init__(self, place: int, replicas: Sequence[int], is_balanced: bool, ranks: int) -> None:
+        if is_balanced and len(replicas) != ranks:
+            raise ValueError("balance deals batches to data-parallel ranks; this job has ranks of other kinds too")
         self._place, self._replicas = place, replicas
         self._balancer = Balancer(len(replicas)) if is_balanced else None
         self._averages_parameters = False

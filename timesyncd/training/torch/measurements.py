@@ -56,6 +56,7 @@ class StepSummary:
     loss: float
     jump: float
     unfit_ago: int | None
+    validation: float = math.nan
 
 
 @dataclass(slots=True)
@@ -89,6 +90,7 @@ class StepTimer:
         self._ended: deque[_TimedStep] = deque(maxlen=_KEPT_STEPS)
         self._spans: deque[Span] = deque(maxlen=_KEPT_STEPS)
         self._losses: list[tuple[int, torch.Tensor | float, bool]] = []
+        self._validation = math.nan
         self._reported = 0  #: number of losses that an earlier summary contained
         self._step = 0
         self._is_common = True
@@ -121,6 +123,10 @@ class StepTimer:
         """
         step, is_common = (self._step, self._is_common) if self._is_forward else self._former
         self._losses.append((step, torch.as_tensor(loss).detach(), is_common))
+
+    def record_validation(self, loss: torch.Tensor | float) -> None:
+        """The newest loss on held-out data, for the next summary. An evaluation has waited for its value already."""
+        self._validation = float(loss)
 
     def begin_forward(self) -> None:
         self._is_forward = True
@@ -155,7 +161,9 @@ class StepTimer:
             loss=_mean([loss for _, loss, is_common in losses[self._reported :] if is_common]),
             jump=_jump(losses),
             unfit_ago=next((self._step - step for step, loss, _ in losses if not math.isfinite(loss)), None),
+            validation=self._validation,
         )
+        self._validation = math.nan
         # The first loss of the next summary is compared with this one, which counts once.
         self._losses = list(losses[-1:])
         self._reported = len(self._losses)

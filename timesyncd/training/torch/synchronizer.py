@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -52,6 +51,7 @@ from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, loca
 from timesyncd.training.torch.batches import Batches
 from timesyncd.training.torch.measurements import Dissimilarity, SpanSum, StepTimer
 from timesyncd.training.torch.notices import Notices
+from timesyncd.training.torch.optimizers import known_rate, learning_rate, new_controller
 from timesyncd.training.torch.passes import Passes
 from timesyncd.training.torch.process_groups import collective_errors, group_apart, row_group
 from timesyncd.training.torch.reducing import ddp_hook, reducer_for
@@ -97,10 +97,7 @@ class Synchronizer:
             self._group = group_apart(ddp.process_group, rows)
         self._groups = TwoLevel(levels, ddp.process_group) if levels is not None and len(levels) > 1 else None
         replicas = dist.get_process_group_ranks(ddp.process_group)
-        if balance and len(replicas) != rows.size():
-            raise ValueError("balance deals batches to data-parallel ranks; this job has ranks of other kinds too")
-        #: Deals global batches to the ranks.
-        self.batches = Batches(self._group.rank(), replicas, balance)
+        self.batches = Batches(self._group.rank(), replicas, balance, rows.size())
         self._exchange = RowExchange(rows, replicas, lambda: self._standstill.interrupt())
         self._schedule = PolicySchedule(strategy, rows.size(), steps_per_epoch)
         self._override = PolicyOverride()
@@ -131,7 +128,7 @@ class Synchronizer:
         whole = job.world_size == self._group.size()
         self._metered = meter_ddp(job, ddp, optimizer) if whole else metered(job, optimizer)
         with self._as_sync_error("starting"):
-            first = self._schedule.first_row(self._rate())
+            first = self._schedule.first_row(learning_rate(self._optimizer))
             self._exchange.send(first)
             self._schedule.check_start(self._exchange.receive(first.step, Purpose.START))
         self._start(strategy, ChangeReason.STARTED, "given by the script at the start")
@@ -162,6 +159,13 @@ class Synchronizer:
         every eighth step at most.
         """
         self._timer.record_loss(loss)
+
+    def record_validation(self, loss: torch.Tensor | float) -> None:
+        """
+        Record a loss on held-out data, evaluated inside `averaged()`, on any rank. `auto` takes back what makes it rise,
+        and averages under an adaptive optimizer only where it is recorded.
+        """
+        self._timer.record_validation(loss)
 
     def skip_update(self) -> None:
         """
@@ -301,13 +305,13 @@ class Synchronizer:
         self._reducer.load_state_dict(state["reducer"])
         if self._voter is not None:
             self._voter.load_state_dict(state["voter"])
-        self._controller = None if state["controller"] is None else Controller()
+        self._controller = None if state["controller"] is None else new_controller(self._optimizer)
         if self._controller is not None:
             self._controller.load_state_dict(state["controller"])
 
     def _start(self, strategy: Strategy, code: ChangeReason, reason: str) -> None:
         """A strategy that the script or the plan gave."""
-        self._controller = Controller() if isinstance(strategy.policy, Auto) else None
+        self._controller = new_controller(self._optimizer) if isinstance(strategy.policy, Auto) else None
         self._apply(strategy)
         self._record_change(code, reason)
 
@@ -414,10 +418,6 @@ class Synchronizer:
         self._decision = self._schedule.decide(self._rows)
         self._action.begin_step(self._schedule.step)
 
-    def _rate(self) -> float | None:
-        rate = self._optimizer.param_groups[0].get("lr")
-        return None if rate is None else float(rate)
-
     def _read_rows(self) -> None:
         for rows in self._rows:
             self._replicas.compare(rows)
@@ -489,8 +489,9 @@ class Synchronizer:
             transfer_ns=summary.transfer_ns,
             loss=summary.loss,
             jump=summary.jump,
-            rate=math.nan if (rate := self._rate()) is None else rate,
+            rate=known_rate(self._optimizer),
             dissimilarity=self._dissimilarity.value(dissimilar),
+            validation=summary.validation,
         )
 
     def _inner_groups(self) -> TwoLevel | None:

@@ -1,0 +1,110 @@
+"""`auto` harms no model: BSP in a warm-up, less sent where nothing shows that the loss keeps up, and a guard by the validation loss."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from auto_world import World
+from torch import nn
+
+from timesyncd.training.policy.auto import Controller
+from timesyncd.training.policy.policies import ChangeReason
+from timesyncd.training.torch.measurements import StepTimer
+from timesyncd.training.torch.optimizers import is_adaptive
+
+
+def texts(world: World) -> list[str]:
+    return [choice.text for _, choice in world.changes]
+
+
+def test_bsp_stays_while_the_learning_rate_rises() -> None:
+    """In the first step after it averagings begin, as without a warm-up."""
+    world = World(8.0, apart=0.0, rate=0.001)
+    for _ in range(10):
+        world.rate *= 1.1
+        world.run(8)
+    assert world.changes == []
+    world.run(8)
+    assert texts(world) == ["local_sgd(h=64) + fp16"] or texts(world)[0].startswith("local_sgd")
+
+
+def test_a_falling_or_unknown_rate_is_no_warm_up() -> None:
+    """The first rows decide then."""
+    for rate in (math.nan, 0.1):
+        world = World(8.0, apart=0.0, rate=rate)
+        world.rate *= 0.9
+        assert texts(world.run(8))[0].startswith("local_sgd")
+
+
+def test_an_adaptive_optimizer_sends_less_where_nothing_shows_the_loss() -> None:
+    """Half precision and no averaging, with the reason; once, however long it trains."""
+    world = World(8.0, apart=0.0, is_adaptive=True).run(2000)
+
+    assert texts(world) == ["bsp + fp16"]
+    assert world.changes[0][1].reason_code is ChangeReason.LOSS_UNPROVEN
+    assert "call record_validation(loss)" in world.changes[0][1].reason
+
+
+def test_where_ranks_hardly_wait_nothing_is_sent_less() -> None:
+    """Rounding for a saving below a tenth of a step is not worth it."""
+    assert World(0.2, apart=0.0, is_adaptive=True).run(400).changes == []
+
+
+def test_a_validation_loss_allows_averagings() -> None:
+    """After BSP in full precision was measured once more."""
+    world = World(8.0, apart=0.0, is_adaptive=True).run(80)
+    world.validation = 2.0
+    world.run(80)
+
+    assert texts(world)[:2] == ["bsp + fp16", "bsp"]
+    assert texts(world)[2].startswith("local_sgd")
+
+
+@pytest.mark.parametrize(("rise", "is_taken_back"), [(1.01, False), (1.03, True)])
+def test_a_validation_loss_that_rises_is_taken_back(rise: float, is_taken_back: bool) -> None:
+    """By more than 2 %, twice in a row; the next steps average more often, in the end it is BSP for good."""
+    world = World(8.0, apart=0.0, is_adaptive=True, validation=2.0).run(160)
+    before = len(world.changes)
+    world.validation *= rise
+    world.run(600)
+    taken_back = [choice for _, choice in world.changes[before:] if choice.reason_code is ChangeReason.LOSS_ROSE]
+
+    assert bool(taken_back) == is_taken_back
+    if is_taken_back:
+        assert taken_back[0].reason == "the validation loss rose from 2 to 2.06"
+        assert world.text == "bsp"
+
+
+def test_one_larger_validation_loss_is_no_rise() -> None:
+    """It may be chance."""
+    world = World(8.0, apart=0.0, validation=2.0).run(160)
+    before = len(world.changes)
+    for validation in (2.5, 1.9, 2.5, 1.9):
+        world.validation = validation
+        assert world.controller.update(world.rows()) is None
+    assert len(world.changes) == before
+
+
+def test_the_state_survives_a_restart() -> None:
+    """With the rate, what is known of the validation, and whether less is sent."""
+    world = World(8.0, apart=0.0, is_adaptive=True).run(80)
+    loaded = Controller()
+    loaded.load_state_dict(world.controller.state_dict())
+    assert vars(loaded)["_sends_less"] and vars(loaded)["_is_adaptive"]
+
+
+def test_adam_is_adaptive_and_sgd_is_not() -> None:
+    """By its two betas."""
+    parameters = list(nn.Linear(2, 2).parameters())
+    assert is_adaptive(torch.optim.AdamW(parameters)) and is_adaptive(torch.optim.NAdam(parameters))
+    assert not is_adaptive(torch.optim.SGD(parameters, lr=0.1)) and not is_adaptive(torch.optim.Adagrad(parameters))
+
+
+def test_a_validation_loss_is_reported_once() -> None:
+    """In the next summary alone."""
+    timer = StepTimer()
+    timer.record_validation(torch.tensor(1.5))
+    assert timer.summarize([]).validation == 1.5
+    assert math.isnan(timer.summarize([]).validation)
