@@ -214,6 +214,19 @@ async def test_the_account_s_token_is_read_again(tmp_path: Path) -> None:
             assert (await api.nodes())[0] == {}
 
 
+async def test_the_command_ends_with_the_api_s_reason(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1 and one line, which names the verb that the account lacks."""
+    knows(hub, node_a=187)
+    async with kubernetes() as cluster:
+        cluster.forbidden.add("list")
+        words = ["kubernetes-controller", "--max-bound", "1us", "--url", hub.url, "--api", cluster.url]
+        status = await asyncio.to_thread(main, words)
+
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("timesyncd: ")]
+    assert (status, len(lines)) == (1, 1)
+    assert 'cannot list resource "nodes"' in lines[0]
+
+
 def test_outside_of_a_pod_it_needs_the_api_s_address(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
