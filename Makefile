@@ -198,9 +198,10 @@ deploy-test: .venv/dev
 	@$(BIN)/python -m pip install --quiet --group deploy
 	$(BIN)/pytest tests/deploy $(PYTEST)
 
-# What `make dist` built: installed, upgraded, removed and purged in a root of each Debian release.
+# What `make dist` built: installed, upgraded, removed and purged in a root of each Debian release, and an image of it by buildah.
 dist-test: dist
-	$(BIN)/pytest tests/dist
+	@sh tests/packages.sh buildah
+	$(BIN)/pytest tests/dist $(PYTEST)
 
 clean:
 	rm -rf timesyncd/web/bundle page/node_modules .venv .venv-lock .venv-lowest .venv-newest .lowest-versions build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .soak .vm-soak .faults .job-soak .unpacked

@@ -1,5 +1,6 @@
 """
-Builds what a release has into dist/: source distribution, wheel, a Debian package for each release, a bill of materials and SHA256SUMS.
+Builds what a release has into dist/: source distribution, wheel, a Debian package for each release, the wheels of a container
+image, a bill of materials and SHA256SUMS.
 
     python deploy/dist.py [--out FOLDER] [--release bookworm ...]
 
@@ -28,6 +29,9 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 #: Debian's releases for which there is a package, and what its version ends with: one for the newer release is an upgrade.
 RELEASES = {"bookworm": "+deb12", "trixie": "+deb13"}
+
+#: What deploy/container/Dockerfile begins from: its wheels are kept.
+CONTAINER_RELEASE = "bookworm"
 
 #: The tags of the wheels that both releases take.
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinux_2_34_x86_64")
@@ -76,7 +80,8 @@ def build(out: Path, releases: Sequence[str]) -> None:
     write_bill_of_materials(out)
     write_checksums(out)
     for path in sorted(out.iterdir()):
-        print(f"{path.stat().st_size / 1e6:8.2f} MB  {path.name}")
+        size = sum(each.stat().st_size for each in (files(path) if path.is_dir() else [path]))
+        print(f"{size / 1e6:8.2f} MB  {path.name}{'/' if path.is_dir() else ''}")
 
 
 def progress(text: str) -> None:
@@ -193,6 +198,8 @@ def build_debian(chroot: Chroot, source: Path, wheel: Path, out: Path, folder: P
     )
     for package in (shared / "out").iterdir():
         shutil.move(package, out / package.name)
+    if release == CONTAINER_RELEASE:
+        shutil.move(shared / "wheels", out / "wheels")
 
 
 def without(lock: str, packages: Sequence[str]) -> str:
@@ -220,8 +227,12 @@ def write_bill_of_materials(out: Path) -> None:
 
 def write_checksums(out: Path) -> None:
     """As sha256sum writes and checks them."""
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(out.iterdir())]
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out)}\n" for path in files(out)]
     (out / "SHA256SUMS").write_text("".join(lines))
+
+
+def files(out: Path) -> list[Path]:
+    return sorted(path for path in out.rglob("*") if path.is_file())
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def test_a_removal_keeps_what_is_the_operator_s_and_a_purge_does_not(release: st
 def test_the_checksums_are_right() -> None:
     """As `sha256sum --check` reads them, and of every file."""
     lines = [line.split("  ") for line in (DIST / "SHA256SUMS").read_text().splitlines()]
-    files = {path.name for path in DIST.iterdir()} - {"SHA256SUMS"}
+    files = {str(path.relative_to(DIST)) for path in DIST.rglob("*") if path.is_file()} - {"SHA256SUMS"}
 
     assert {name for _, name in lines} == files
     for digest, name in lines:
