@@ -246,6 +246,38 @@ def badges(pyproject: str) -> dict[str, str]:
     }
 
 
+def layers_picture(pyproject: str) -> str:
+    """The packages by layer, as import-linter enforces them, the highest first."""
+    contracts = tomllib.loads(pyproject)["tool"]["importlinter"]["contracts"]
+    [layers] = [each["layers"] for each in contracts if each["type"] == "layers"]
+    rows = [re.split(r"\s*[|:]\s*", layer) for layer in layers if layer != "__main__"]
+    height = 44 * len(rows) + 52
+    label = "The layers, and the packages in each"
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {height}" role="img" aria-label="{label}">',
+        "<style>text { font-family: sans-serif; font-size: 13px }</style>",
+        f'  <rect width="760" height="{height}" rx="8" fill="#ffffff"/>',
+        '  <text x="14" y="24" font-size="14" font-weight="bold" fill="#222">Imports go down only</text>',
+    ]
+    for at, names in enumerate(rows):
+        top, width = 40 + 44 * at, min(690 // len(names), 230)
+        lines.append(f'  <text x="14" y="{top + 23}" fill="#555">{len(rows) - at}</text>')
+        for place, name in enumerate(names):
+            left = 40 + place * width
+            lines.append(
+                f'  <rect x="{left}" y="{top}" width="{width - 8}" height="34" rx="6" fill="#e0f2f1" stroke="#00796b"/>'
+            )
+            lines.append(
+                f'  <text x="{left + (width - 8) // 2}" y="{top + 22}" text-anchor="middle" fill="#222">{name}</text>'
+            )
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def pictures(pyproject: str) -> dict[str, str]:
+    """The generated pictures, by their names in docs/pictures/."""
+    return badges(pyproject) | {"layers.svg": layers_picture(pyproject)}
+
+
 def _badge(label: str, value: str) -> str:
     left, right = 8 * len(label) + 12, 7 * len(value) + 14
     return (
@@ -263,7 +295,7 @@ def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     for name, text in reference_pages().items():
         (FOLDER / name).write_text(text)
-    for name, text in badges((PROJECT / "pyproject.toml").read_text()).items():
+    for name, text in pictures((PROJECT / "pyproject.toml").read_text()).items():
         (PROJECT / "docs" / "pictures" / name).write_text(text)
     return 0
 

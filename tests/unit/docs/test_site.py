@@ -11,6 +11,7 @@ import pytest
 import yaml
 from build_site import minor_version, versions_json
 from operations_manual import blocks, parse
+from reference import pictures
 from site_hooks import outside_targets, site_uri, with_empty_lines, with_inside_links
 
 ROOT = Path(__file__).parents[3]
@@ -115,13 +116,14 @@ def test_no_page_installs_from_a_registry() -> None:
     assert [page.name for page, text in texts.items() if pretended.search(text)] == []
 
 
-def test_the_badges_of_the_readme_are_true() -> None:
-    """Licence, oldest Python and the client's dependencies are those of pyproject.toml."""
-    from reference import badges
+def test_the_badges_of_the_readme_and_the_picture_of_the_layers_are_true() -> None:
+    """Licence, oldest Python, the client's dependencies and the layers are those of pyproject.toml."""
+    pyproject, pages = (ROOT / "pyproject.toml").read_text(), (ROOT / "README.md", DOCS / "architecture.md")
+    shown = "".join(page.read_text() for page in pages)
 
-    for name, svg in badges((ROOT / "pyproject.toml").read_text()).items():
+    for name, svg in pictures(pyproject).items():
         assert (DOCS / "pictures" / name).read_text() == svg, "run: make schemas"
-        assert f"docs/pictures/{name}" in (ROOT / "README.md").read_text()
+        assert f"pictures/{name})" in shown
 
 
 def anchors(page: Path) -> set[str]:
