@@ -14,8 +14,8 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -130,7 +130,7 @@ class IssuedCalls:
         self._world_size = steps.job.world_size
         self._restores: list[Callable[[], None]] = []
         self._works: WeakSet[Any] = WeakSet()
-        self._inside: set[object] = set()
+        self.entered: set[object] = set()  #: one object for each call that this rank is inside of
         self._issued: dict[int, Record] = {}
         self._seen = 0
         self.metered = 0
@@ -232,7 +232,7 @@ class IssuedCalls:
         call is counted.
         """
         number = 0 if channel is None else channel.take_number()
-        counted = self._count_unmetered(name, group, calls)
+        counted = self._count_unmetered(name, group, calls, channel)
         if channel is None or not is_followed or group in distributed_c10d._world.pg_coalesce_state:
             return None
         tensors = [tensor for argument in data for tensor in tensors_in(argument)]
@@ -275,26 +275,36 @@ class IssuedCalls:
         self._works.add(result)
         return result
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """This rank may wait in a call."""
+    def inside(
+        self, record: Record | None, original: Callable[..., Any], args: Sequence[Any], rest: dict[str, Any]
+    ) -> Any:
+        """What torch's function returns: this rank may wait in it. The record's synchronization may fail there."""
         token = object()
-        self._inside.add(token)
+        self.entered.add(token)
         try:
-            yield
+            return original(*args, **rest)
+        except BaseException:
+            if record is not None:
+                record.leave(failed=True)
+            raise
         finally:
-            self._inside.discard(token)
+            self.entered.discard(token)
 
     def count_metered(self, calls: int = 1) -> None:
         """A hook meters what is issued now."""
         if self._steps.step >= FIRST_COUNTED_STEP:
             self.metered += calls
 
-    def _count_unmetered(self, name: str, group: dist.ProcessGroup, calls: int = 1) -> tuple[_CallKey, int] | None:
-        """Under which key; None: nothing is counted yet."""
+    def _count_unmetered(
+        self, name: str, group: dist.ProcessGroup, calls: int = 1, channel: Channel | None = None
+    ) -> tuple[_CallKey, int] | None:
+        """Under which key; None: nothing is counted yet. `channel`: of the group, where that is known."""
         if self._steps.step < FIRST_COUNTED_STEP:
             return None
-        key = name, group.size(), dimension_of(group)
+        if channel is None:
+            key = name, group.size(), dimension_of(group)
+        else:
+            key = name, channel.size, channel.dimension
         self.unmetered[key] += calls
         self._seen += calls
         if self._seen & self._seen - 1 == 0:  # now and then, for a process that is killed
@@ -353,8 +363,7 @@ class IssuedCalls:
                     record = self._begin_in(
                         self._channel_of(group), "broadcast", group, Kind.BROADCAST, [tensors], calls=calls
                     )
-            with self.inside(), _left_if_failed(record):
-                result = original(group, tensors, *args, **rest)
+            result = self.inside(record, original, (group, tensors, *args), rest)
             if record is not None:
                 end_record(self._steps, record)
             return result
@@ -378,7 +387,7 @@ class IssuedCalls:
         holds a handle.
         """
         in_group = self.communicators is not None and bool(self.communicators.open_records)
-        return in_group or bool(self._inside) or len(self._works) > 0
+        return in_group or bool(self.entered) or len(self._works) > 0
 
     def begin_operator(self, begin: _Begin, args: Sequence[Any], rest: dict[str, Any]) -> Record | None:
         """A functional collective is issued now, unless torch only traces it."""
@@ -411,8 +420,7 @@ class CountedOperator:
         thread_state.functional = True
         try:
             record = self._calls.begin_operator(self._begin, args, rest)
-            with self._calls.inside(), _left_if_failed(record):
-                result = self._original(*args, **rest)
+            result = self._calls.inside(record, self._original, args, rest)
             if record is not None and self._waits_inside:
                 self._calls.end_wait(record)
             elif record is not None:
@@ -439,21 +447,10 @@ class WaitOperator(CountedOperator):
 
     def __call__(self, *args: Any, **rest: Any) -> Any:
         record = self._calls.wait(args)
-        with self._calls.inside(), _left_if_failed(record):
-            result = self._original(*args, **rest)
+        result = self._calls.inside(record, self._original, args, rest)
         if record is not None:
             self._calls.end_wait(record)
         return result
-
-
-@contextmanager
-def _left_if_failed(record: Record | None) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        if record is not None:
-            record.leave(failed=True)
-        raise
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -471,8 +468,17 @@ def _method(
             calls.count_metered()
             return original(self, *args, **rest)
         record = calls.begin(operator, self, args)
-        with calls.inside(), _left_if_failed(record):
+        token = object()
+        calls.entered.add(token)
+        try:
+            # Called here: see the name of this function, below.
             result = original(self, *args, **rest)
+        except BaseException:
+            if record is not None:
+                record.leave(failed=True)
+            raise
+        finally:
+            calls.entered.discard(token)
         return calls.end(result, record)
 
     functools.update_wrapper(method, original)

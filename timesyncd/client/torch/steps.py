@@ -217,6 +217,7 @@ class Steps:
         self._begin: Any = HOST.now()
         self._ready: Any = None
         self._kept: list[Record] = []
+        self._kept_numbered = 0  #: so many of them have their number
         self._pending: deque[Record] = deque()
         # Re-entrant: a signal handler may meter.
         self._lock = threading.RLock()
@@ -292,18 +293,35 @@ class Steps:
         record.arrive(self.job.meter, self.job.meter.step_key(self._step))
 
     def keep(self, record: Record) -> None:
-        """Keep the record until the step's end, where it gets its number in the order of these calls."""
+        """
+        Keep the record until the step's end. It gets its number in the order of these calls: before that of a later
+        synchronization, so that the numbers of a step are in the order of time.
+        """
         if len(self._kept) >= MAX_PENDING_MARKS:
-            self._drop(self._kept)
+            self._drop_kept()
         self._kept.append(record)
 
     def number(self, record: Record, step: int | None = None) -> None:
         """Give the record the step's next number now; None: of the current step."""
         if step is None:
             step, self._numbered = self._step, True
+            if record.channel is None:
+                self._number_kept()
         channel, meter = record.channel, self.job.meter
         record.number = meter.next_sync(step) if channel is None else channel.take_number()
         record.key = meter.step_key(step)
+
+    def _number_kept(self) -> None:
+        """Give the kept records their numbers in the current step."""
+        while self._kept_numbered < len(self._kept):
+            record = self._kept[self._kept_numbered]
+            self._kept_numbered += 1
+            if record.channel is None:
+                record.number = self.job.meter.next_sync(self._step)
+
+    def _drop_kept(self) -> None:
+        self._drop(self._kept)
+        self._kept_numbered = 0
 
     def complete(self, record: Record) -> None:
         """Mark a record that has a number, at once or when the device's times are known."""
@@ -361,7 +379,7 @@ class Steps:
                 time.sleep(0.001)
                 self._mark_pending()
             self._drop(self._pending)
-            self._drop(self._kept)
+            self._drop_kept()
 
     def _end(self) -> None:
         if self.device is not None:
@@ -371,13 +389,12 @@ class Steps:
         whole = Record(Kind.STEP, 0, self.device or HOST)
         end = whole.arrival if self._updated_at is None else self._updated_at
         whole.end, whole.arrival, whole.begin = end, self._begin, self._ready
-        kept, self._kept, self._numbered = self._kept, [], False
+        self._number_kept()
+        kept, self._kept, self._kept_numbered, self._numbered = self._kept, [], 0, False
         meter, step = self.job.meter, self._step
         whole.key = meter.step_key(step)
         for record in kept:
             record.key = whole.key
-            if record.channel is None:
-                record.number = meter.next_sync(step)
             self._mark_or_defer(record)
         if self._ended != whole.key:  # two updates under one number make one step
             if self._pending:
