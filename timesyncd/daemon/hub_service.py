@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
-from timesyncd.daemon.refused_names import Refused
+from timesyncd.daemon.refused_names import RefusedCount
 from timesyncd.findings.catalogue import Judgement
 from timesyncd.findings.fleet import FLEET, FleetFindings, Key
 from timesyncd.findings.followers import Follower, Followers
@@ -94,7 +94,7 @@ class HubService:
         self._published: tuple[tuple[bool, bool], int] | None = None
         self._clear_from_ns: dict[str, int] = {}
         self._refusal_logged_ns: int | None = None
-        self._hubs_refused = Refused(0, None)
+        self._hubs_refused = RefusedCount(0, None)
 
     def wants(self, channel: str, subject: str, payload: bytes) -> bool:
         """Whether this hub has to decode a message: where hubs share the fleet, those of its share alone."""
@@ -179,16 +179,16 @@ class HubService:
     def accept_hub(self, state: HubState, received_boottime_ns: int, live: bool) -> bool:
         """False: there are too many hubs, and this new one is ignored."""
         if not self._primary.accept(state, received_boottime_ns, live):
-            self._hubs_refused = Refused(self._hubs_refused.total + 1, state.node)
+            self._hubs_refused = RefusedCount(self._hubs_refused.total + 1, state.node)
             return False
         self._ownership.accept(state, received_boottime_ns, live)
         return True
 
     @property
-    def refused(self) -> dict[str, Refused]:
+    def refused(self) -> dict[str, RefusedCount]:
         """By kind, the messages and names for which this hub had no room."""
         nodes = self.admission
-        return {"nodes": Refused(nodes.refused + nodes.dropped, nodes.last_refused), "hubs": self._hubs_refused}
+        return {"nodes": RefusedCount(nodes.refused + nodes.dropped, nodes.last_refused), "hubs": self._hubs_refused}
 
     def accept_share(self, share: FleetShare, received_boottime_ns: int) -> None:
         if self._sharing is not None:

@@ -15,7 +15,7 @@ from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.own_cost import OwnCost
-from timesyncd.daemon.refused_names import Refused, RefusedNames
+from timesyncd.daemon.refused_names import RefusedCount, RefusedNames
 from timesyncd.daemon.remote_state import RemoteStates, last_known
 from timesyncd.feed import Feed
 from timesyncd.findings.catalogue import Findings, Judgement, finding_message
@@ -176,7 +176,7 @@ class Publisher:
         self._hub_service.accept_node(node, now.boottime_ns, live=True)
 
     @property
-    def refused_names(self) -> dict[str, Refused]:
+    def refused_names(self) -> dict[str, RefusedCount]:
         """By kind, what the broker delivered and this daemon has no room for."""
         return self._hub_service.refused | self.remote.refused
 

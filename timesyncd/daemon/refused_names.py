@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 REPORTED_EVERY_NS = 60 * NS_PER_S
 
 
-class Refused(NamedTuple):
+class RefusedCount(NamedTuple):
     """Since the start: the messages and names of one kind for which there was no room, and the last such name."""
 
     total: int
@@ -30,7 +30,7 @@ class RefusedNames:
         self._evidence: str | None = None
         self._next_ns = 0
 
-    def evidence(self, refused: Mapping[str, Refused], now_boottime_ns: int) -> str | None:
+    def evidence(self, refused: Mapping[str, RefusedCount], now_boottime_ns: int) -> str | None:
         """By kind. None: no name was refused in the last minute."""
         if self._evidence is not None and now_boottime_ns < self._next_ns:
             return self._evidence

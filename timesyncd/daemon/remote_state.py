@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from timesyncd.bound import Bound, ClockStatus, Reason, status_at, unbounded
 from timesyncd.clocks import NS_PER_S, Moment
-from timesyncd.daemon.refused_names import Refused
+from timesyncd.daemon.refused_names import RefusedCount
 from timesyncd.ipc.wire_types import MAX_AGE_NS, CodedReason
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, NodeState, SourceState, StateReason, status_name
@@ -117,12 +117,12 @@ class RemoteStates:
         return self._grandmasters.put(message.name, message, boottime_ns, size)
 
     @property
-    def refused(self) -> dict[str, Refused]:
+    def refused(self) -> dict[str, RefusedCount]:
         """By kind."""
         grandmasters, jobs = self._grandmasters, self._jobs
         return {
-            "grandmasters": Refused(grandmasters.refused, grandmasters.last_refused),
-            "jobs": Refused(jobs.refused, jobs.last_refused),
+            "grandmasters": RefusedCount(grandmasters.refused, grandmasters.last_refused),
+            "jobs": RefusedCount(jobs.refused, jobs.last_refused),
         }
 
     def grandmasters(self, now: Moment) -> list[GrandmasterState]:

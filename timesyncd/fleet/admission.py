@@ -35,7 +35,7 @@ class _Entry:
     first_live_ns: int | None
 
 
-class Decision(NamedTuple):
+class AdmissionResult(NamedTuple):
     """`given_way`: the names that are known no longer, whether or not that made room."""
 
     admitted: bool
@@ -67,13 +67,13 @@ class Admission:
         """What the names that are kept take."""
         return self._bytes
 
-    def admit(self, name: str, size: int, live: bool, now_ns: int) -> Decision:
+    def admit(self, name: str, size: int, live: bool, now_ns: int) -> AdmissionResult:
         """
         A message of `name`, which then takes `size` bytes. Not admitted: there is no room, so the message is to be ignored.
         `live` False: a broker's retained copy, which makes no member.
         """
         if name in self._protected:
-            return Decision(True, [])
+            return AdmissionResult(True, [])
         known = self._remove(name)
         first_ns = None if known is None else known.first_live_ns
         entry = _Entry(size, now_ns, now_ns if live and first_ns is None else first_ns)
@@ -86,7 +86,7 @@ class Admission:
             self.last_refused = name
             if known is not None:
                 self._keep(name, known)
-        return Decision(has_room, given_way)
+        return AdmissionResult(has_room, given_way)
 
     def repeat(self, name: str, now_ns: int) -> None:
         """A live message of a name that is kept, of the same size as its last one."""

@@ -12,7 +12,7 @@ from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
 from timesyncd.daemon import hub_service, remote_state
 from timesyncd.daemon.hub_service import HubService
-from timesyncd.daemon.refused_names import REPORTED_EVERY_NS, Refused, RefusedNames
+from timesyncd.daemon.refused_names import REPORTED_EVERY_NS, RefusedCount, RefusedNames
 from timesyncd.daemon.remote_state import GRANDMASTER_EXPIRES_NS, RemoteStates
 from timesyncd.fleet.admission import MEMBER_AFTER_NS
 from timesyncd.hub.hub import GONE_AFTER_NS, MAX_HUBS, Primary
@@ -26,7 +26,7 @@ def test_a_flood_is_one_line_a_minute_and_one_finding(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         for second in range(200):
             count = min(100 * second, 9_000)
-            found.append(names.evidence({"nodes": Refused(count, f"x{count}")}, second * NS_PER_S))
+            found.append(names.evidence({"nodes": RefusedCount(count, f"x{count}")}, second * NS_PER_S))
 
     assert found[0] is None and "100 of nodes (last: x100)" in str(found[1])
     assert "6,000 of nodes (last: x6100)" in str(found[61])
@@ -37,8 +37,8 @@ def test_a_flood_is_one_line_a_minute_and_one_finding(caplog: pytest.LogCaptureF
 def test_a_kind_that_grew_is_named_alone() -> None:
     """Counts of former minutes are no news."""
     names = RefusedNames()
-    names.evidence({"nodes": Refused(5, "a"), "jobs": Refused(0, None)}, 0)
-    evidence = names.evidence({"nodes": Refused(5, "a"), "jobs": Refused(1, "j")}, REPORTED_EVERY_NS)
+    names.evidence({"nodes": RefusedCount(5, "a"), "jobs": RefusedCount(0, None)}, 0)
+    evidence = names.evidence({"nodes": RefusedCount(5, "a"), "jobs": RefusedCount(1, "j")}, REPORTED_EVERY_NS)
 
     assert evidence is not None
     assert evidence.endswith("refused or dropped: 1 of jobs (last: j)")
@@ -57,7 +57,7 @@ def test_a_hub_forgets_invented_nodes_and_keeps_its_fleet(monkeypatch: pytest.Mo
 
     assert hub.hub.fleet.names() == ["expected", "n1", "x48", "x49"]
     assert {each.node for each in hub.followers(START)} == {"expected", "n1", "x48", "x49"}
-    assert hub.refused["nodes"] == Refused(48, "x47")
+    assert hub.refused["nodes"] == RefusedCount(48, "x47")
 
 
 def test_a_hub_that_is_full_of_its_fleet_ignores_a_new_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_grandmasters_are_bounded_and_those_known_stay(monkeypatch: pytest.Monke
     assert remote.update(one, now_ns, 60) and not remote.update(two, now_ns, 41) and remote.update(two, now_ns, 40)
     assert not remote.update(three, now_ns, 0) and not remote.update(one, now_ns, 61)
     assert [each.name for each in remote.grandmasters(START)] == ["a", "b"]
-    assert remote.refused["grandmasters"] == Refused(3, "a")
+    assert remote.refused["grandmasters"] == RefusedCount(3, "a")
     later = START.at_boottime(now_ns + GRANDMASTER_EXPIRES_NS)
     assert remote.grandmasters(later) == [] and remote.update(three, later.boottime_ns, 100)
 
