@@ -126,11 +126,18 @@ class OtlpExporter:
 
     def _send_metrics(self) -> None:
         while (data := self._queue.get()) is not None:
-            is_accepted = self._metric_exporter.export(data, TIMEOUT_S * 1_000) is MetricExportResult.SUCCESS
+            is_accepted = self._is_sent(data)
             if is_accepted != self._is_accepted:
                 what = "accepts again" if is_accepted else "does not accept"
                 log.warning("otlp: %s %s what this daemon sends", self._settings.endpoint, what)
             self._is_accepted = is_accepted
+
+    def _is_sent(self, data: MetricsData) -> bool:
+        try:
+            return self._metric_exporter.export(data, TIMEOUT_S * 1_000) is MetricExportResult.SUCCESS
+        except Exception as error:  # noqa: BLE001  some versions of the SDK let errors of their HTTP library out
+            log.debug("otlp: %s: %s", type(error).__name__, error)
+            return False
 
 
 def emit_span(tracer: Tracer, span: Span) -> None:
