@@ -61,7 +61,11 @@ def bearer(secret: str) -> dict[str, str]:
 
 def asked(path: str) -> str:
     """Something that is there."""
-    queries = {"/api/v1/history": "?source=ptp&quantity=offset_ns", "/api/v1/alignment": "?nodes=trainer-01"}
+    queries = {
+        "/api/v1/history": "?source=ptp&quantity=offset_ns",
+        "/api/v1/alignment": "?nodes=trainer-01",
+        "/api/v1/stability": "?source=ptp",
+    }
     return path.replace("/nodes/{name}", "/nodes/trainer-01").format(name="gm-a", id=JOB) + queries.get(path, "")
 
 

@@ -24,7 +24,7 @@ from timesyncd import config
 from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
 from timesyncd.store.engine import StoreLocation
-from timesyncd.web import api, auth, connections, notes, openapi, page_files, past, stream, tls
+from timesyncd.web import api, auth, connections, notes, openapi, page_files, past, stability, stream, tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
 from timesyncd.web.stream import EventStream
@@ -32,7 +32,15 @@ from timesyncd.web.view import View
 
 log = logging.getLogger(__name__)
 
-ROUTES = (*api.ROUTES, *api.HISTORY_ROUTES, *past.ROUTES, *notes.ROUTES, stream.ROUTE, openapi.route())
+ROUTES = (
+    *api.ROUTES,
+    *api.HISTORY_ROUTES,
+    *past.ROUTES,
+    *stability.ROUTES,
+    *notes.ROUTES,
+    stream.ROUTE,
+    openapi.route(),
+)
 
 #: What the log-in form needs, which is shown without credentials.
 LOGIN_FILES = {"/style.css": ("style.css", "text/css")}

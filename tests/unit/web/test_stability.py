@@ -1,0 +1,89 @@
+"""`/api/v1/stability`: what `timesyncd stability` computes, from a real store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from fake_clocks import FakeClocks
+from fake_view import FakeView
+from samples import HEALTHY, nth
+
+from timesyncd import config
+from timesyncd.clocks import NS_PER_S
+from timesyncd.config import StoreSettings
+from timesyncd.model.observation import Observation
+from timesyncd.stability.report import stability_of
+from timesyncd.store.time_errors import offset_readings
+from timesyncd.store.writer import Store
+from timesyncd.web import stability
+from timesyncd.web.app import serve
+
+START_NS = HEALTHY.as_of_ns + HEALTHY.real_minus_boot_ns
+SPAN = f"since={START_NS - 60 * NS_PER_S}&until={START_NS + 3_600 * NS_PER_S}"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    """With 64 samples of the source ptp."""
+    made = Store(StoreSettings(path=tmp_path / "h.sqlite"), FakeClocks(), lambda problem: None, node="trainer-01")
+    made.start()
+    made.next_incarnation("trainer-01")
+    for index in range(64):
+        made.put(Observation(nth(index, offset_ns=7 * index % 31), None))
+    made.stop()
+    yield made
+
+
+@pytest.fixture
+async def http(store: Store) -> AsyncIterator[aiohttp.ClientSession]:
+    server = await serve(config.WebSettings(port=0), FakeView(), store.location)
+    async with aiohttp.ClientSession(server.url) as session:
+        yield session
+    await server.close()
+
+
+async def get(http: aiohttp.ClientSession, query: str, status: int = 200) -> Any:
+    async with http.get(f"/api/v1/stability?{query}") as answer:
+        assert answer.status == status, await answer.text()
+        return await answer.json()
+
+
+async def test_the_answer_is_the_command_s_report(http: aiohttp.ClientSession, store: Store) -> None:
+    """The same numbers as `timesyncd stability` prints of the same store and span."""
+    [series] = (await get(http, f"source=ptp&{SPAN}"))["series"]
+    readings = offset_readings(store.location, "ptp", START_NS - 60 * NS_PER_S, START_NS + 3_600 * NS_PER_S)
+    assert readings is not None
+    report = stability_of(readings, 3_660 * NS_PER_S)
+
+    assert report is not None
+    assert (series["report"]["samples"], series["problem"]) == (64, None)
+    assert [each["mtie_ns"] for each in series["report"]["deviations"]] == [each.mtie_ns for each in report.deviations]
+    assert [each["mask"] for each in series["report"]["verdicts"]] == [each.mask for each in report.verdicts]
+
+
+async def test_what_is_unknown_has_its_reason(http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too few readings, and too many for the daemon to compute; no number is made up."""
+    [empty] = (await get(http, "source=ptp&since=1000000000&until=2000000000"))["series"]
+    monkeypatch.setattr(stability, "MAX_READINGS", 10)
+    [long] = (await get(http, f"source=ptp&{SPAN}"))["series"]
+
+    assert (empty["report"], empty["problem"]) == (None, "fewer than two readings in this span")
+    assert (long["report"], "more than 10 readings" in long["problem"]) == (None, True)
+
+
+async def test_an_unknown_source_is_an_error(http: aiohttp.ClientSession) -> None:
+    """It names those that the store has."""
+    assert "ptp" in (await get(http, "source=nobody", 404))["error"]
+    assert "source" in (await get(http, SPAN, 400))["error"]
+
+
+async def test_one_answer_is_computed_at_a_time(http: aiohttp.ClientSession) -> None:
+    """Many callers do not take the daemon's processor: the others are told to try again."""
+    with stability._computing:
+        assert "try again" in (await get(http, f"source=ptp&{SPAN}", 503))["error"]
+
+    assert (await get(http, f"source=ptp&{SPAN}"))["series"]
