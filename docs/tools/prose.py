@@ -196,12 +196,12 @@ def proselint_offences(path: str, markdown: str) -> list[Offence]:
 def without_code(markdown: str) -> str:
     """
     The same lines, for a linter that knows no Markdown: those of headings, code and comments are empty, each inline code is another
-    word, links are their text, and a number has no spaces.
+    word, links are their text, and a number, or a product as 2 x 2 x 2, has no spaces.
     """
     letters = cycle("abcdefghijklm")
     prose = ("" if line.startswith("#") else line for _, line in _prose_lines(markdown))
     lines = (re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", lambda _: f"code{next(letters)}", line) for line in prose)
-    return "\n".join(re.sub(r"(?<=\d) (?=\d)", "", _LINK.sub(r"\1", line)) for line in lines)
+    return "\n".join(re.sub(r"(?<=\d) (?:x )?(?=\d)", "", _LINK.sub(r"\1", line)) for line in lines)
 
 
 def pages() -> list[Path]:
