@@ -1,7 +1,7 @@
 """
 The line of a check by Nagios, Icinga or Checkmk, as the Monitoring Plugins Development Guidelines define it. Pure.
 
-The worst of a clock's state and of the findings that nobody took decides. CRITICAL counts as worse than UNKNOWN, and
+The worst of a clock's state and of the findings that no operator took decides. CRITICAL counts as worse than UNKNOWN, and
 UNKNOWN as worse than WARNING: an unknown clock may be a wrong one.
 """
 
@@ -125,7 +125,7 @@ def job_check(job: JobState, limits: ConfiguredLimits) -> Check:
 
 
 def with_findings(check: Check, findings: Iterable[FindingMessage]) -> Check:
-    """The check with active findings that nobody took: the worse of both, and the worst few by name."""
+    """The check with active findings that no operator took: the worse of both, and the worst few by name."""
     counted = [each for each in findings if each.severity in _OF_SEVERITY]
     ordered = sorted(counted, key=lambda each: _ORDER.index(_OF_SEVERITY[each.severity]))
     state = min([check.state, *(_OF_SEVERITY[each.severity] for each in ordered)], key=_ORDER.index)
@@ -137,7 +137,7 @@ def with_findings(check: Check, findings: Iterable[FindingMessage]) -> Check:
 
 
 def open_findings(answer: Mapping[str, Any], handled: Iterable[Any], subject: str | None) -> list[FindingMessage]:
-    """The active findings that nobody acknowledged or silenced; of one subject, or of all with `subject` None."""
+    """The active findings that no operator acknowledged or silenced; of one subject, or of all with `subject` None."""
     taken = {(each.finding, each.subject) for each in map(HandledFinding.model_validate, handled)}
     findings = [FindingMessage.model_validate(each) for each in answer["findings"]]
     return [
