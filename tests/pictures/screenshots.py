@@ -31,7 +31,7 @@ THEMES = ("light", "dark")
 JOB_ID = job_id(UID, JOBS[0].name, 0)
 VIEWS = (
     ("fleet", "fleet?last=1h", "nodes", HUB, "#racks canvas"),
-    ("node", f"node/{HUB}?last=150s", "terms", "path delay", "#band canvas"),
+    ("node", f"node/{HUB}?last=130s", "terms", "path delay", "#band canvas"),
     ("grandmaster", "grandmaster/gm-2?last=1h", "grandmasters", "HOLDOVER", "#gm-cn0 canvas"),
     ("job", f"job/{JOB_ID}?last=1h", "lateness-note", "ranks", "#parts canvas"),
     ("timeline", "timeline?last=5m", "findings", "Remedy", "#lanes rect"),
@@ -87,7 +87,7 @@ class Api:
 
 async def happen(fleet: PageFleet, api: Api) -> None:
     """The incident, with what operators write about it."""
-    await asyncio.sleep(50)  # until the model of the hub's own clock has learned
+    await asyncio.sleep(75)  # until the model of the hub's own clock has learned
     await api.write(kind="deploy", text="switch firmware 4.2.1 in hall-1", subject="hall-1")
     fleet.cut_antenna()
     await until("the cut antenna", partial(api.finds, "grandmaster-antenna"))

@@ -130,7 +130,7 @@ function picture(lanes: Lane[], from: number, to: number, width: number): SVGSVG
 
 /** As much of a text as fits; "" where that says nothing. */
 function fitted(text: string, px: number): string {
-  const room = Math.floor(px / letters(6.4));
+  const room = Math.floor(px / letters(7));
   return text.length <= room ? text : room < 4 ? "" : `${text.slice(0, room - 1)}…`;
 }
 
