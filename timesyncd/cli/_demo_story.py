@@ -9,9 +9,11 @@ from dataclasses import dataclass
 #: An announcement stands so long before its event.
 ANNOUNCED_S = 5.0
 
-#: The relay's error grows by 10 us in a second, for so long: slower than what the daemon assumes of a free clock, so that
-#: the bound contains the truth at every moment.
-MOVE_PPB, MOVE_S = -10_000, 30.0
+#: The relay's error grows by 5 us in a second, for so long.
+MOVE_PPB, MOVE_S = -5_000, 60.0
+
+#: What node-b's daemon assumes its reference to move at most: the truth is inside the bound only as long as that holds.
+ASSUMED_RATE_PPB = 6_000
 
 #: The grandmaster's time runs faster, so that what takes it a quarter of an hour fits the story.
 GRANDMASTER_SPEED = 2.0
@@ -48,7 +50,7 @@ def story_of(acts: StoryActs, node: str) -> list[StoryEvent]:
     slow_s = connect_s + RELOCK_S + 20.0
     move_s = slow_s + 50.0
     back_s = move_s + MOVE_S + 20.0
-    error = f"{abs(MOVE_PPB) * MOVE_S / 1e3:.0f} us"
+    error, each_second = f"{abs(MOVE_PPB) * MOVE_S / 1e3:.0f} us", f"{abs(MOVE_PPB) / 1e3:.0f} us"
     return [
         StoryEvent(cut_s, "the antenna of gm-1 is cut; gm-1 bridges the loss with its oscillator", acts.cut_antenna),
         StoryEvent(
@@ -62,11 +64,13 @@ def story_of(acts: StoryActs, node: str) -> list[StoryEvent]:
         StoryEvent(slow_s + 30.0, "remedy: rank 1 computes as fast as rank 0 again", lambda: acts.set_slow(False)),
         StoryEvent(
             move_s,
-            f"the relay of {node} falsifies its time by 10 us more each second, for {MOVE_S:.0f} s; the bound grows along",
+            f"the relay of {node} falsifies its time by {each_second} more each second, for {MOVE_S:.0f} s; the bound grows along",
             lambda: acts.move(MOVE_PPB),
         ),
         StoryEvent(move_s + MOVE_S, f"the time of {node} stays {error} wrong, inside the bound", lambda: acts.move(0)),
-        StoryEvent(back_s, "remedy: the relay takes its error back, 10 us each second", lambda: acts.move(-MOVE_PPB)),
+        StoryEvent(
+            back_s, f"remedy: the relay takes its error back, {each_second} each second", lambda: acts.move(-MOVE_PPB)
+        ),
         StoryEvent(back_s + MOVE_S, f"the time of {node} is right again; the story is over", lambda: acts.move(0)),
     ]
 

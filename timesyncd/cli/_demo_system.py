@@ -22,6 +22,7 @@ from typing import Literal
 
 from timesyncd.cli._demo_ptp import DemoPtp, start_real, start_simulated
 from timesyncd.cli._demo_story import (
+    ASSUMED_RATE_PPB,
     BRIDGING_S,
     GRANDMASTER_SPEED,
     RECOVERY_S,
@@ -209,6 +210,8 @@ async def _start(stack: AsyncExitStack, marker: str, is_steady: bool) -> DemoSys
             daemon.hub, daemon.grandmasters = True, grandmasters
             daemon.grandmaster_options = GRANDMASTER_OPTIONS
             daemon.more = f'{OSCILLATOR}{LIMITS}[simulation]\nstate = "{stated}"\n'
+        if name == RELAYED:
+            daemon.bounds = {"grandmaster_rate_ppb": ASSUMED_RATE_PPB}
         daemon.configure()
         daemon.launch()
         stack.callback(daemon.stop)

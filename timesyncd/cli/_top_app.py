@@ -64,7 +64,7 @@ class TopApp(App[None]):
         Binding("2", "view('nodes')", "Nodes"),
         Binding("3", "view('jobs')", "Jobs"),
         Binding("4", "view('grandmasters')", "GMs"),
-        Binding("s", "sort", "Sort by the next column"),
+        Binding("s", "sort", "Sort"),
         Binding("r", "reverse", "Reverse"),
         Binding("slash", "filter", "Filter"),
         Binding("escape", "clear_filter", "Clear", show=False),
@@ -137,14 +137,21 @@ class TopApp(App[None]):
         self._refresh()
         self._show_banner()
 
+    @property
+    def _is_shown(self) -> bool:
+        """Not before the screen has its parts, and not while it is taken down: a reply may come then."""
+        return self.is_running and bool(self.screen_stack) and bool(self.screen_stack[0].query("#findings"))
+
     def _show_banner(self) -> None:
+        if not self._is_shown:
+            return
         text, silent = banner(self._round, self._received_s, self._error, time.monotonic())
         first = self.screen_stack[0]
         first.query_one("#banner", Static).update(Text(f"{text}\n{self._feed.page}"))
         first.set_class(silent, "silent")
 
     def _refresh(self) -> None:
-        if self._round is None:
+        if self._round is None or not self._is_shown:
             return
         for view in VIEWS:
             self._refresh_view(view)

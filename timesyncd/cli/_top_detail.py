@@ -107,7 +107,7 @@ class DetailScreen(ModalScreen[None]):
         return lambda: self.query_one("#detail-content", Static).update(content)
 
     def _receive(self, show: Callable[[], None] | None, error: str) -> None:
-        if not self.is_attached:
+        if not self.is_attached or not self.query("#detail-content"):
             return
         self._error = error
         if show is not None:
@@ -223,12 +223,12 @@ class JobScreen(DetailScreen):
     """A job: its lateness, ranks by steps, above its tables."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "sort", "Sort: rank or lateness"),
+        Binding("s", "sort", "Sort"),
         Binding("slash", "filter", "Filter"),
-        Binding("tab", "app.focus_next", "Heat map or tables"),
+        Binding("tab", "app.focus_next", "Map or tables"),
     ]
     DEFAULT_CSS = """
-    JobScreen > #cell { height: 1; padding: 0 1; text-style: bold; }
+    JobScreen > #cell { height: auto; max-height: 2; padding: 0 1; text-style: bold; }
     JobScreen > #legend { height: auto; padding: 0 1; }
     JobScreen > #rank-filter { display: none; }
     JobScreen > #rank-filter.open { display: block; }

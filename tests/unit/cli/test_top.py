@@ -262,7 +262,7 @@ async def test_a_large_fleet_stays_readable() -> None:
         turned = [(name, status, 1 if name == "n00000" else bound_ns) for name, status, bound_ns in many]
         feed.reply = replace(feed.reply, map=FleetMap(published_realtime_ns=1, places={"": turned}))
         await until(pilot, lambda: names(app)[0] == "n00001")
-        assert nodes.scroll_y == 200
+        await until(pilot, lambda: nodes.scroll_y == 200)
         await pilot.press("slash", *"n02999")
         await until(pilot, lambda: names(app) == ["n02999"])
 
