@@ -19,6 +19,7 @@ from timesyncd.cli._top_app import TopApp
 from timesyncd.cli._top_data import (
     MOST_ROWS,
     SILENT_AFTER_S,
+    VIEWS,
     DaemonFeed,
     Round,
     View,
@@ -319,6 +320,18 @@ async def test_a_simulation_is_labelled() -> None:
     assert story_lines(a_round()) == []
 
 
+async def test_a_reply_that_comes_after_the_end_is_ignored() -> None:
+    """Its screen is gone, or going; so is the reply that comes before there is one."""
+    app = TopApp(FakeFeed(a_round()))
+    app._fail("early")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: bool(names(app)))
+        await app.screen_stack[0].query("#banner, #findings").remove()
+        app._fail("late")
+        app._receive(a_round(), {view: rows(view, a_round()) for view in VIEWS})
+    app._fail("too late")
+
+
 async def test_a_silent_daemon_is_said_across_the_screen() -> None:
     """The banner says so at the latest after some seconds, and live values come back by themselves."""
     feed = FakeFeed(a_round())
@@ -358,7 +371,7 @@ def test_the_truth_stands_beside_the_bound() -> None:
 
 def test_every_view_has_a_cell_and_a_value_for_each_column() -> None:
     """So that any column can be sorted, also where values are unknown."""
-    from timesyncd.cli._top_data import TITLES, VIEWS
+    from timesyncd.cli._top_data import TITLES
 
     reply = a_round()
     unknown = reply.overview.model_copy(
