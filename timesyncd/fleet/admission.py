@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import islice
+from itertools import takewhile
 from typing import NamedTuple
 
 from timesyncd.clocks import NS_PER_S
@@ -21,7 +21,8 @@ MEMBER_AFTER_NS = 10 * NS_PER_S
 #: A member without a message for so long may give way.
 SILENT_AFTER_NS = 300 * NS_PER_S
 
-#: Of more newcomers than this, those that sent live messages and are silent for so long are forgotten: a flood leaves nothing.
+#: More newcomers than this are a flood: then, and until two minutes later, those that sent live messages and are silent for a
+#: minute are forgotten. All of them, since a few would keep the memory of the others from being returned.
 FEW_NEWCOMERS = 1_000
 NEWCOMER_EXPIRES_NS = 60 * NS_PER_S
 
@@ -58,6 +59,7 @@ class Admission:
         self._newcomers: OrderedDict[str, _Entry] = OrderedDict()
         self._members: OrderedDict[str, _Entry] = OrderedDict()
         self._bytes = 0
+        self._flooded_until_ns = 0
 
     def __len__(self) -> int:
         return len(self._newcomers) + len(self._members)
@@ -97,12 +99,12 @@ class Admission:
 
     def expire(self, now_ns: int) -> list[str]:
         """The newcomers that are forgotten now."""
-        gone: list[str] = []
-        for name, entry in islice(self._newcomers.items(), max(0, len(self._newcomers) - FEW_NEWCOMERS)):
-            if now_ns - entry.last_ns < NEWCOMER_EXPIRES_NS:
-                break
-            if entry.first_live_ns is not None:
-                gone.append(name)
+        if len(self._newcomers) > FEW_NEWCOMERS:
+            self._flooded_until_ns = now_ns + 2 * NEWCOMER_EXPIRES_NS
+        if now_ns >= self._flooded_until_ns:
+            return []
+        silent = takewhile(lambda each: now_ns - each[1].last_ns >= NEWCOMER_EXPIRES_NS, self._newcomers.items())
+        gone = [name for name, entry in silent if entry.first_live_ns is not None]
         for name in gone:
             self._remove(name)
         return gone

@@ -325,8 +325,8 @@ class Flows:
         return True
 
     def trim(self, most_delays: int) -> None:
-        """Drop the least recent pairs until at most so many delays are left."""
-        while self.size > most_delays:
+        """Drop the least recent pairs until at most so many delays are left; below 0 counts as 0."""
+        while self.delays and self.size > most_delays:
             self.size -= len(self.delays.pop(next(iter(self.delays))))
             self.changes += 1
 

@@ -44,7 +44,7 @@ HUB_SILENT_AFTER_NS = 300 * NS_PER_S
 #: A node is forgotten after this time, so that memory is bounded by the nodes that publish.
 EXPIRE_AFTER_NS = 3_600 * NS_PER_S
 _SWEEP_EVERY_NS = 10 * NS_PER_S
-#: Of more subjects than this, those without a message for a minute are forgotten: a flood leaves nothing.
+#: More subjects than this are a flood: then, and until two minutes later, those without a message for a minute are forgotten.
 FEW_ORDERS = 10_000
 #: A client that may write every topic can invent subjects: of so many the order is known, and of so many bytes of states
 #: the last one is compared. The one without a message for longest is forgotten first; twice 25,000 nodes and their jobs fit.
@@ -116,7 +116,7 @@ class NewestMessages:
         self._compared_bytes = 0
         self._most = most
         self._most_bytes = most_bytes
-        self._connected_ns = self._swept_ns = 0
+        self._connected_ns = self._swept_ns = self._flooded_until_ns = 0
 
     def __len__(self) -> int:
         return len(self._by_age)
@@ -226,14 +226,17 @@ class NewestMessages:
         return freshness
 
     def _sweep(self, now_ns: int) -> None:
-        """Removes nodes without a message for EXPIRE_AFTER_NS, and beyond FEW_ORDERS for SILENT_AFTER_NS."""
+        """Removes nodes without a message for EXPIRE_AFTER_NS, and after a flood for SILENT_AFTER_NS."""
         if now_ns - self._swept_ns < _SWEEP_EVERY_NS:
             return
         self._swept_ns = now_ns
+        if len(self._by_age) > FEW_ORDERS:
+            self._flooded_until_ns = now_ns + 2 * SILENT_AFTER_NS
+        expires_ns = SILENT_AFTER_NS if now_ns < self._flooded_until_ns else EXPIRE_AFTER_NS
         while self._by_age:
             channel, subject, node = key = next(iter(self._by_age))
             silent_ns = now_ns - self._last[channel, subject][node].received_ns
-            if silent_ns < (SILENT_AFTER_NS if len(self._by_age) > FEW_ORDERS else EXPIRE_AFTER_NS):
+            if silent_ns < expires_ns:
                 return
             self._remove(key)
 

@@ -86,8 +86,8 @@ def test_bytes_are_bounded_and_a_message_too_large_drops_nobody() -> None:
     assert (len(admission), admission.bytes) == (1, 5)
 
 
-def test_a_flood_leaves_few_names() -> None:
-    """Newcomers that are silent for a minute are forgotten beyond a few; a broker's retained copies and members are not."""
+def test_a_flood_leaves_no_name() -> None:
+    """Newcomers that are silent for a minute are forgotten; a broker's retained copies and members are not."""
     admission = Admission(10_000, 10_000)
     members(admission, "n1")
     admission.admit("retained", 1, False, 0)
@@ -97,7 +97,15 @@ def test_a_flood_leaves_few_names() -> None:
     assert admission.expire(NEWCOMER_EXPIRES_NS - 1) == []
     assert admission.expire(NEWCOMER_EXPIRES_NS + 9) == [f"x{number}" for number in range(10)]
     gone = admission.expire(NEWCOMER_EXPIRES_NS + NS_PER_S)
-    assert (len(gone), gone[-1], len(admission)) == (490, "x499", FEW_NEWCOMERS + 2)
+    assert (len(gone), gone[-1], len(admission)) == (1_490, "x1499", 2)
+
+
+def test_a_newcomer_without_a_flood_stays() -> None:
+    """A node that reported once is last known for an hour, as any other."""
+    admission = Admission(10, 10)
+    admission.admit("n1", 1, True, 0)
+
+    assert admission.expire(10 * NEWCOMER_EXPIRES_NS) == []
 
 
 @given(

@@ -136,3 +136,18 @@ def test_a_collective_that_a_rank_left_before_another_arrived_has_no_verdict() -
 
     assert (found.verdict_code, found.stragglers) == (VerdictCode.NO_WAIT_FOR_ALL_RANKS, [])
     assert found.verdict.startswith("inconclusive: a rank left before another arrived")
+
+
+def test_a_round_too_short_for_what_waits_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs whose waiting marks exceed their shares, and that have no delays to drop: later rounds do the rest."""
+    jobs = Jobs(100)
+    for number in range(10):
+        jobs.accept(batch(0, *(mark(step) for step in range(30)), job=f"job-{number}"), NOW)
+    monkeypatch.setattr(jobs_module, "MAX_MARKS", 50)
+    monkeypatch.setattr(jobs_module, "MAX_ROUND_MARKS", 20)
+    waiting = []
+    for _ in range(40):
+        jobs.advance(NOW)
+        waiting.append(sum(job.open_marks for job in jobs))
+
+    assert waiting[0] > waiting[-1] == 50
