@@ -8,6 +8,7 @@ from timesyncd.cli import _demo_system
 from timesyncd.cli._demo_ptp import SimulatedPtp
 from timesyncd.cli._demo_story import (
     ANNOUNCED_S,
+    ASSUMED_RATE_PPB,
     BRIDGING_S,
     GRANDMASTER_SPEED,
     MOVE_PPB,
@@ -72,6 +73,11 @@ def test_the_line_says_what_comes_or_what_happened_last() -> None:
         "10 s ago: second",
     ]
     assert line([], 5.0) == ""
+
+
+def test_the_relays_error_stays_within_what_its_daemon_assumes() -> None:
+    """Only then does node-b's bound contain the truth at every moment."""
+    assert abs(MOVE_PPB) < ASSUMED_RATE_PPB
 
 
 async def test_the_story_ends_where_it_began() -> None:
