@@ -19,9 +19,6 @@ _MAX_GROUPS, _MAX_PAIRS = 200, 200
 #: So many of a communicator's synchronizations are compared, the newest.
 _MAX_COMPARED = 2_000
 
-#: A receiver that waited so long was there before the message: it went on as soon as that had arrived.
-_MIN_WAIT_NS = 20_000
-
 _BY_ONE_END = "messages to or from a rank that receives from any rank are not paired"
 
 
@@ -72,26 +69,25 @@ def message_reports(groups: GroupRecording) -> list[MessageReport]:
 
 
 def _message_report(sender: int, receiver: int, dimension: str | None, messages: Sequence[GroupSync]) -> MessageReport:
-    waited = [each for each in messages if _was_waited_for(each.arrivals[receiver])]
-    delays = [
-        delay for each in waited if (delay := one_way(each.arrivals[sender], each.arrivals[receiver])) is not None
-    ]
+    ends = [(each.arrivals[sender], each.arrivals[receiver]) for each in messages]
+    delays = [(delay, sent, received) for sent, received in ends if (delay := one_way(sent, received)) is not None]
+    awaited = [delay for delay, sent, received in delays if _was_awaited(delay, sent, received)]
     reason = ""
     if not messages:
         reason = _BY_ONE_END
-    elif not waited:
-        reason = "the receiver was never there before the message, so when it arrived is not known"
     elif not delays:
         reason = "the clocks of the two nodes do not compare"
-    elif _is_before_sent(delays):
+    elif any(delay.delay_ns + delay.error_ns < 0 for delay, _, _ in delays):
         reason = "messages arrive before they are sent, by more than the error of the clocks: a clock is wrong"
-    known = delays if not reason else []
+    elif not awaited:
+        reason = "the receiver never surely waited when the message was sent, so when it arrived is not known"
+    known = awaited if not reason else []
     return MessageReport(
         sender=sender,
         receiver=receiver,
         dimension=dimension,
         count=len(messages),
-        waited=len(waited),
+        waited=len(awaited),
         delay_p50_ns=median([delay.delay_ns for delay in known]),
         delay_min_ns=min((delay.delay_ns for delay in known), default=None),
         error_ns=median([delay.error_ns for delay in known]),
@@ -99,12 +95,9 @@ def _message_report(sender: int, receiver: int, dimension: str | None, messages:
     )
 
 
-def _was_waited_for(receive: Arrival) -> bool:
-    return receive.end_ns - receive.begin_ns >= _MIN_WAIT_NS
-
-
-def _is_before_sent(delays: Sequence[Delay]) -> bool:
-    return any(delay.delay_ns + delay.error_ns < 0 for delay in delays)
+def _was_awaited(delay: Delay, sent: Arrival, received: Arrival) -> bool:
+    """Whether the receiver did nothing but wait when the message was sent: it went on as soon as that had arrived."""
+    return received.begin_ns + delay.error_ns <= sent.arrival_ns
 
 
 def waited_most_in(groups: GroupRecording, late: int) -> Communicator | None:

@@ -343,8 +343,8 @@ class GroupReport(Message):
 
 class MessageReport(Message):
     """
-    The messages from `sender` to `receiver` in a group of this dimension: `count` are paired, and the receiver waited
-    for `waited` of them, so that their arrival is known.
+    The messages from `sender` to `receiver` in a group of this dimension: `count` are paired, and the receiver surely
+    waited when `waited` of them were sent, so that their arrival is known.
 
     `delay_p50_ns`, `delay_min_ns`: from the call that sent it to its arrival, right within +-`error_ns`; null: unknown
     for `reason`.

@@ -101,6 +101,30 @@ def test_a_message_has_a_one_way_delay_where_its_receiver_was_there_first(ranks:
     assert report.error_ns < MS
 
 
+def test_of_a_receiver_that_came_later_no_delay_is_known(ranks: Ranks) -> None:
+    """It was inside for long, but the message may have been there all the time."""
+    for rank in range(2):
+        ranks.meter(rank).add(PP)
+    ranks.mark(0, 0, 0, Kind.SEND, 2, 2)
+    ranks.mark(1, 0, 0, Kind.RECEIVE, 3, 30)
+    (report,) = message_reports(ranks.recorded())
+
+    assert (report.count, report.waited, report.delay_p50_ns) == (1, 0, None)
+    assert "never surely waited" in report.reason
+
+
+def test_a_message_that_arrives_before_it_is_sent_shows_a_wrong_clock(ranks: Ranks) -> None:
+    """No delay is stated then."""
+    for rank in range(2):
+        ranks.meter(rank).add(PP)
+    ranks.mark(0, 0, 0, Kind.SEND, 9, 9)
+    ranks.mark(1, 0, 0, Kind.RECEIVE, 0, 5)
+    (report,) = message_reports(ranks.recorded())
+
+    assert (report.delay_p50_ns, report.delay_min_ns) == (None, None)
+    assert "a clock is wrong" in report.reason
+
+
 def test_messages_to_a_rank_that_receives_from_any_are_not_paired(ranks: Ranks) -> None:
     """Their numbers are not those of the sender."""
     for rank in range(2):
