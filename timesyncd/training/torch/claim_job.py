@@ -121,7 +121,7 @@ def clocks_reason(clocked: Job | None) -> str:
     reason = "no daemon runs"
     if clocked is not None:
         try:
-            clocked.require_alignment(0, timeout_s=60)
+            clocked.require_alignment(0, timeout_s=120)
             reason = ""
         except AlignmentError as error:
             reason = str(error)
