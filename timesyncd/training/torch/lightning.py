@@ -83,6 +83,9 @@ class LightningPolicy(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._open.close()
+        loss = trainer.callback_metrics.get("val_loss")
+        if self.sync is not None and loss is not None:
+            self.sync.record_validation(loss)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end_saving()

@@ -74,6 +74,18 @@ class TransformersPolicy(TrainerCallback):
     ) -> None:
         self._average_for(control)
 
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        loss = (metrics or {}).get("eval_loss")
+        if self.sync is not None and loss is not None:
+            self.sync.record_validation(loss)
+
     def _average_for(self, control: TrainerControl) -> None:
         """What the Trainer does next; the next step begins with the rank's own replica."""
         self._open.close()
