@@ -16,6 +16,8 @@ from timesyncd.clocks import NS_PER_S
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BYTES = 65_536
 CHECK_EVERY_NS = 10 * NS_PER_S
+#: What was freed long after the process grew, as the names of a flood, is given back too.
+TRIM_EVERY_NS = 60 * NS_PER_S
 #: Growth by less than a fiftieth is not worth the milliseconds.
 _GROWTH = 50
 
@@ -24,7 +26,7 @@ class HeapTrimmer:
     """Trims the heap where the process has grown since the last time."""
 
     def __init__(self) -> None:
-        self._next_check_ns = 0
+        self._next_check_ns = self._next_trim_ns = 0
         self._trimmed_pages = 0
         self._trim: Callable[[int], object] | None = None
         try:
@@ -43,7 +45,9 @@ class HeapTrimmer:
             return
         self._next_check_ns = now_boottime_ns + CHECK_EVERY_NS
         try:
-            if _resident_pages() > self._trimmed_pages + self._trimmed_pages // _GROWTH:
+            has_grown = _resident_pages() > self._trimmed_pages + self._trimmed_pages // _GROWTH
+            if has_grown or now_boottime_ns >= self._next_trim_ns:
+                self._next_trim_ns = now_boottime_ns + TRIM_EVERY_NS
                 self._trim(0)
                 self._trimmed_pages = _resident_pages()
         except OSError:  # no file descriptor is left: the next check is soon enough
