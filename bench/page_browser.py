@@ -76,6 +76,8 @@ def frame_work_ms(trace: list[dict[str, Any]]) -> list[float]:
     frames = sorted(
         (event["pid"], event["tid"], event["ts"]) for event in trace if event.get("name") == "BeginMainThreadFrame"
     )
+    if not frames:
+        raise SystemExit("the browser traced no frame")
     thread = statistics.mode((pid, tid) for pid, tid, _ in frames)
     begins = [ts for pid, tid, ts in frames if (pid, tid) == thread]
     tasks = [

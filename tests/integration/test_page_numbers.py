@@ -22,6 +22,8 @@ pytestmark = pytest.mark.integration
 
 JOB_ID = job_id(1_000, JOBS[0].name, 0)
 State = dict[str, Any]
+#: As few as both jobs need: a loaded machine has to publish them all.
+RACKS = 4
 #: JavaScript: as of when the painted numbers are, and the texts of these elements, read together.
 READ = "(() => ({{ asOf: document.getElementById('main').dataset.asOf, texts: Object.fromEntries({names}.map((name) => [name, document.getElementById(name)?.innerText ?? ''])) }}))()"
 
@@ -71,8 +73,12 @@ class Recorder:
 async def fleet() -> AsyncIterator[tuple[str, Recorder]]:
     """The page's address and what the daemon publishes; the daemon knows every node and the job."""
     with tempfile.TemporaryDirectory(prefix="ts-") as folder:
-        async with page_fleet(Path(folder)) as running, aiohttp.ClientSession(running.hub.page) as session:
-            await knows(session, "fleet/overview", lambda found: found["headline"]["compared"] >= running.load.nodes)
+        async with page_fleet(Path(folder), racks=RACKS) as running, aiohttp.ClientSession(running.hub.page) as session:
+            await knows(
+                session,
+                "fleet/overview",
+                lambda found: found["headline"]["nodes"] >= running.load.nodes and found["headline"]["compared"] > 1,
+            )
             running.load.has_jobs = True
             running.cut_antenna()
             await knows(session, f"jobs/{JOB_ID}", lambda found: found["sync_overhead"] is not None)
@@ -93,7 +99,7 @@ async def following(recorder: Recorder) -> AsyncIterator[None]:
 
 
 async def knows(session: aiohttp.ClientSession, path: str, holds: Callable[[Any], bool]) -> None:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         while True:
             try:
                 async with session.get(f"/api/v1/{path}") as response:

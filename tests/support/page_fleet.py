@@ -266,7 +266,9 @@ class PageFleet:
 
 
 @asynccontextmanager
-async def page_fleet(folder: Path, more: str = "", prepare: Prepare | None = None) -> AsyncIterator[PageFleet]:
+async def page_fleet(
+    folder: Path, more: str = "", prepare: Prepare | None = None, racks: int = HALLS * RACKS_OF_A_HALL
+) -> AsyncIterator[PageFleet]:
     """
     The fleet, healthy; `more` is added to the daemon's configuration, and `prepare` may write its store before it starts.
     `folder` has to be short: it holds a socket.
@@ -285,16 +287,22 @@ async def page_fleet(folder: Path, more: str = "", prepare: Prepare | None = Non
         await stack.enter_async_context(ptp4l)
         ports = {name: agent.port for name, agent in agents.items()}
         hub = DaemonProcess(
-            HUB, folder / HUB, str(address), marker, broker, hub=True, grandmasters=ports, more=_MORE + more
+            HUB,
+            folder / HUB,
+            str(address),
+            marker,
+            broker,
+            hub=True,
+            grandmasters=ports,
+            more=_MORE + more,
+            topology=rack_name(0),
         )
         hub.configure()
-        text = hub.config.read_text().replace("[node]\n", f'[node]\ntopology = "{rack_name(0)}"\n', 1)
-        hub.config.write_text(text)
         if prepare is not None:
             prepare(hub.store, devices)
         hub.launch()
         stack.callback(hub.stop)
         first, second = (format_identity(devices[name].clock_identity) for name in GRANDMASTERS)
-        load = FleetLoad(broker.port, (first, second))
+        load = FleetLoad(broker.port, (first, second), racks)
         stack.callback(load.close)
         yield PageFleet(hub, load, devices, ptp4l)
