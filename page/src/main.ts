@@ -24,7 +24,7 @@ const PAINT_EVERY_MS = 500;
 const HANDLED_EVERY_MS = 10_000;
 
 const frame = new Frame();
-const fleet = new FleetView();
+const fleet = new FleetView(() => paintSoon());
 const node = new NodeView();
 const grandmaster = new GrandmasterView();
 const job = new JobView();
@@ -41,6 +41,9 @@ let attempt = 0;
 let isDoubted = false;
 let snapshotId = "";
 let before = state.received;
+/** The kinds of which something arrived: the first of each is painted at once. */
+const seen = new Set<Kind>();
+let isPaintDue = false;
 
 /** Subscribes to one node only, the daemon's own; the page requests the others while a reader looks at them. */
 async function connect(): Promise<void> {
@@ -105,6 +108,8 @@ function receive<K extends Kind>(kind: K, data: Kinds[K], id: string): void {
     isDoubted = false;
   }
   state.received.update(kind, data, isOld ? (before.receivedAt(kind, data) ?? now) : now);
+  if (!seen.has(kind)) paintSoon();
+  seen.add(kind);
   if (kind === "node") node.received(data as NodeState, now);
   if (kind === "grandmaster") grandmaster.received(data as Grandmaster);
   if (kind === "job") job.received(data as Job);
@@ -123,6 +128,13 @@ function paint(): void {
   if (own) frame.renderTitle(own.data, nodeNow(own.data, own.receivedAt, now), live.isLive);
   if (own && !document.hidden) renderView(viewNow(), now);
   frame.renderConnection(live, lastReceivedAt === null ? null : now - lastReceivedAt, place.asOfNs || lastRealtimeNs, eventsDropped);
+}
+
+/** After all that has arrived so far. */
+function paintSoon(): void {
+  if (isPaintDue) return;
+  isPaintDue = true;
+  setTimeout(() => { isPaintDue = false; paint(); });
 }
 
 /** Every view states as of when its numbers are. */

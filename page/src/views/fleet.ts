@@ -31,7 +31,9 @@ const HUB_SILENT_MS = 15_000;
 
 export class FleetView {
   private readonly overviewPoll = new Poll<Overview>(OVERVIEW_EVERY_MS, (data, now) => {
+    const isFirst = state.overview === null;
     if (data !== null) state.overview = { data, receivedAt: now };
+    if (isFirst) this.onFirstOverview();
   });
   private mapPoll = new Poll<FleetMap>(mapEveryMs(0), (map) => this.receivedMap(map));
   private mapInterval = mapEveryMs(0);
@@ -59,6 +61,8 @@ export class FleetView {
       { label: "median", colour: "series-2" }, { label: "99 %", colour: "series-3" }, { label: "worst", colour: "series-7" },
     ],
   });
+
+  constructor(private readonly onFirstOverview: () => void) {}
 
   /** What every view needs of the fleet: the overview and the map, at their own pace. */
   tick(now: number): void {
