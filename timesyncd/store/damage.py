@@ -6,6 +6,7 @@ PostgreSQL checks its own pages; `initdb --data-checksums` makes it do so.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -42,8 +43,7 @@ def damage_of(path: Path, *, has_tables: bool) -> str | None:
 
 def _wrong_length(path: Path, has_tables: bool) -> str | None:
     size = path.stat().st_size
-    with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
+    header = _header(path)
     if not size:
         return "the file was truncated to 0 bytes" if has_tables or _wal_pages(path, 0) else None
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
@@ -55,6 +55,24 @@ def _wrong_length(path: Path, has_tables: bool) -> str | None:
     if present < pages and not set(range(present + 1, pages + 1)) <= _wal_pages(path, page_size):
         return f"the file was truncated: it has {size} of {pages * page_size} bytes"
     return None
+
+
+#: By path, a descriptor that stays open as long as the file has this name.
+_descriptors: dict[Path, int] = {}
+
+
+def _header(path: Path) -> bytes:
+    """
+    Read without a close: a process that closes any descriptor of a file loses all its locks on it (fcntl(2)), SQLite's too.
+    Then another program that reads the store believes to be alone, and removes the write-ahead log at its end.
+    """
+    descriptor = _descriptors.get(path)
+    if descriptor is None or not os.path.samestat(os.fstat(descriptor), path.stat()):
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if descriptor is not None:
+            os.close(descriptor)  # of a file that was renamed or removed
+        _descriptors[path] = descriptor = opened
+    return os.pread(descriptor, _HEADER_BYTES, 0)
 
 
 def _wal_pages(path: Path, page_size: int) -> set[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -177,6 +179,31 @@ def test_a_healthy_file_is_not_set_aside(bench: Bench) -> None:
     assert found == [None] * 4
     assert bench.reports.empty()
     assert bench.offsets() == list(range(SAMPLES))
+
+
+#: What an operator's `sqlite3 history.sqlite` does.
+READ = (
+    "import sqlite3, sys; store = sqlite3.connect(sys.argv[1]); store.execute('PRAGMA integrity_check'); store.close()"
+)
+
+
+def test_a_check_leaves_the_writers_locks(bench: Bench) -> None:
+    """
+    A process that closes a file loses all its locks on it. Then another program that reads the store believes to be alone,
+    and removes the write-ahead log that the daemon writes to.
+    """
+    with bench.running() as store:
+        store.next_incarnation("n1")
+        bench.fill(store)
+        assert damage_of(bench.path, has_tables=True) is None
+        log = wal_of(bench.path).stat().st_ino
+        subprocess.run([sys.executable, "-c", READ, bench.path], check=True, timeout=60)
+        bench.fill(store, 10)
+        after = wal_of(bench.path).stat().st_ino
+
+    assert after == log
+    assert bench.reports.empty()
+    assert bench.offsets() == list(range(SAMPLES + 10))
 
 
 def test_a_disk_that_damages_each_file_is_not_filled(bench: Bench) -> None:
