@@ -51,7 +51,7 @@ TRAFFIC: ContextVar[Traffic] = ContextVar("TRAFFIC")
 
 
 def current_traffic() -> Traffic:
-    """Of the source that the present task polls; one that nobody reads, where it polls none."""
+    """Of the source that the present task polls; one that is never read, where it polls none."""
     return TRAFFIC.get(None) or Traffic()
 
 

@@ -2,7 +2,7 @@
 Advice with a price: what could be changed about a job, and what the recorded steps take with the change. Pure.
 
 Each change is replayed (`remedies.replay`). The error of a gain is the block bootstrap's over the steps; what a change
-assumes beside that stands in its `assumption`. Where the recording does not support a price there is a reason instead.
+assumes beside that is in its `assumption`. Where the recording does not support a price there is a reason instead.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def _straggler_clause(report: AuditReport) -> str:
     if report.stragglers:
         return f"rank {report.stragglers[0].rank} seems late, but by less than the error of the clocks"
     if report.lateness_may_be_chance:
-        return "a rank is late in most steps, but in so few steps that is not told apart from chance, so none is named"
+        return "a rank is late in most steps, but in so few steps that may be chance, so none is named"
     if report.alone:
         return f"{ranks_text(report.alone)} {'has' if len(report.alone) == 1 else 'have'} no other rank with the same work, so no straggler is named there"
     return "no rank is persistently late"
@@ -313,7 +313,7 @@ def exposed_part_lines(found: AuditReport) -> list[str]:
     """Sentences on what limits the synchronizations, and on what another link would save."""
     parts = found.exposed_parts
     if parts is None:
-        return [f"Latency and bandwidth are not told apart: {found.no_exposed_parts}."]
+        return [f"Latency and bandwidth are not separated: {found.no_exposed_parts}."]
     shown = [
         ("waiting for ranks", parts.waiting),
         ("latency", parts.latency),

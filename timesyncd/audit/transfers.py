@@ -100,7 +100,7 @@ def divide(now: Measured, runs: Sequence[Run]) -> TransferSplit | str:
     comparable.
     """
     if not runs:
-        return "the ranks are not comparable, so waiting and transfer cannot be told apart"
+        return "the ranks are not comparable, so waiting and transfer cannot be separated"
     steps = sum(len(run.steps) for run in runs)
     if steps < MIN_STEPS:
         return f"{steps} complete steps are too few: {MIN_STEPS} are needed"
@@ -111,7 +111,7 @@ def divide(now: Measured, runs: Sequence[Run]) -> TransferSplit | str:
     if not common:
         return (
             "no kind of synchronization was recorded in sizes that differ by a factor of two, so latency and bandwidth "
-            "cannot be told apart: record once with other sizes (bucket_cap_mb_list)"
+            "cannot be separated: record once with other sizes (bucket_cap_mb_list)"
         )
     places = _places(now)
     whole = _shares(runs, common, places)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-#: An announcement stands so long before its event.
+#: An announcement precedes its event by so long.
 ANNOUNCED_S = 5.0
 
 #: The relay's error grows by 5 us in a second, for so long.

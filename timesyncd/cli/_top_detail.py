@@ -77,7 +77,7 @@ class DetailScreen(ModalScreen[None]):
         yield Footer()
 
     def compose_above(self) -> ComposeResult:
-        """What stands above the tables."""
+        """What is shown above the tables."""
         yield from ()
 
     #: What has the focus at first.

@@ -2,7 +2,7 @@
 Which names a hub keeps: a client that may write every node's topic can invent names without end. Pure: time is an argument.
 
 The names that are kept are bounded by number and by bytes. Where there is no room for another one, the newcomer that was
-silent longest goes first, then the member that was silent longest. A member that reports gives way to nobody.
+silent longest goes first, then the member that was silent longest. A member that reports never gives way.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Admission:
         self._remove(name)
 
     def _make_room(self, size: int, now_ns: int) -> list[str]:
-        """Nobody gives way to what would not fit into an empty hub."""
+        """No name gives way to what would not fit into an empty hub."""
         given_way: list[str] = []
         while size <= self._most_bytes and (len(self) >= self._most or self._bytes + size > self._most_bytes):
             name = self._next_to_go(now_ns)

@@ -50,7 +50,7 @@ class Controller:
             group.create_task(self._rounds())
 
     async def _watch(self) -> None:
-        """Keeps `_nodes`: a list, then the changes since; anew where the API no longer has them."""
+        """Keeps `_nodes`: a list, then the changes since; again where the API no longer has them."""
         version: str | None = None
         while True:
             try:

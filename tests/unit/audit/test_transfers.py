@@ -1,4 +1,4 @@
-"""Waiting, latency and bandwidth told apart, for synthetic jobs whose parts are known by arithmetic."""
+"""Waiting, latency and bandwidth separated, for synthetic jobs whose parts are known by arithmetic."""
 
 from __future__ import annotations
 
