@@ -28,22 +28,54 @@ def is_damage(error: BaseException | None) -> bool:
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE_CODES
 
 
-def damage_of(path: Path, *, has_tables: bool) -> str | None:
+class FileHead:
+    """
+    The first octets of a file, read without a close between two reads.
+
+    A process that closes any descriptor of a file loses all its locks on it (fcntl(2)), SQLite's too. Then another program
+    that reads the store believes to be alone, and removes the write-ahead log at its end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def read(self) -> bytes:
+        """Raises OSError."""
+        descriptor = self._descriptor
+        if descriptor is None or not os.path.samestat(os.fstat(descriptor), self._path.stat()):
+            opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self.close()  # of a file that was renamed or removed
+            self._descriptor = descriptor = opened
+        return os.pread(descriptor, _HEADER_BYTES, 0)
+
+    def close(self) -> None:
+        """After the last connection of this process to the file was closed."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+
+def damage_of(path: Path, *, has_tables: bool, head: FileHead | None = None) -> str | None:
     """
     What is wrong; None: nothing that shows, or the file cannot be opened, which its writer reports.
 
     `has_tables`: the store is in use, so its tables must be there. Looks at the header, at the length, at the schema and at both
-    ends of each table. Blocks, some milliseconds.
+    ends of each table. Blocks, some milliseconds. `head`: where this process has a connection to the file.
     """
+    reader = head or FileHead(path)
     try:
-        return _wrong_length(path, has_tables) or _wrong_content(path, has_tables)
+        return _wrong_length(path, has_tables, reader) or _wrong_content(path, has_tables)
     except OSError:
         return None
+    finally:
+        if head is None:
+            reader.close()
 
 
-def _wrong_length(path: Path, has_tables: bool) -> str | None:
+def _wrong_length(path: Path, has_tables: bool, head: FileHead) -> str | None:
     size = path.stat().st_size
-    header = _header(path)
+    header = head.read()
     if not size:
         return "the file was truncated to 0 bytes" if has_tables or _wal_pages(path, 0) else None
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
@@ -55,24 +87,6 @@ def _wrong_length(path: Path, has_tables: bool) -> str | None:
     if present < pages and not set(range(present + 1, pages + 1)) <= _wal_pages(path, page_size):
         return f"the file was truncated: it has {size} of {pages * page_size} bytes"
     return None
-
-
-#: By path, a descriptor that stays open as long as the file has this name.
-_descriptors: dict[Path, int] = {}
-
-
-def _header(path: Path) -> bytes:
-    """
-    Read without a close: a process that closes any descriptor of a file loses all its locks on it (fcntl(2)), SQLite's too.
-    Then another program that reads the store believes to be alone, and removes the write-ahead log at its end.
-    """
-    descriptor = _descriptors.get(path)
-    if descriptor is None or not os.path.samestat(os.fstat(descriptor), path.stat()):
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        if descriptor is not None:
-            os.close(descriptor)  # of a file that was renamed or removed
-        _descriptors[path] = descriptor = opened
-    return os.pread(descriptor, _HEADER_BYTES, 0)
 
 
 def _wal_pages(path: Path, page_size: int) -> set[int]:

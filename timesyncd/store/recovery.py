@@ -16,7 +16,7 @@ from timesyncd.clocks import NS_PER_S, Clocks
 from timesyncd.errors import StoreError
 from timesyncd.store import outbox, salvage
 from timesyncd.store.backup import requested_restore
-from timesyncd.store.damage import damage_of
+from timesyncd.store.damage import FileHead, damage_of
 from timesyncd.store.engine import StoreLocation, writer_engine
 from timesyncd.store.salvage import Salvage
 from timesyncd.store.session import WORK_S, StoreSession
@@ -39,6 +39,7 @@ class Recovery:
         self._damage = "set aside before this start"
         self._is_restored = False
         self._next_check_ns = 0
+        self._head = FileHead(location.path or Path())
 
     @property
     def is_salvaging(self) -> bool:
@@ -55,7 +56,7 @@ class Recovery:
             return
         if self.has_request:
             self._restore(self._path)
-        elif self._path.exists() and (damage := damage_of(self._path, has_tables=False)):
+        elif self._path.exists() and (damage := damage_of(self._path, has_tables=False, head=self._head)):
             self.set_aside(damage, None)
 
     def damage(self, session: StoreSession) -> str | None:
@@ -68,7 +69,7 @@ class Recovery:
         if now_ns < self._next_check_ns:
             return None
         self._next_check_ns = now_ns + CHECK_EVERY_NS
-        return damage_of(self._path, has_tables=True)
+        return damage_of(self._path, has_tables=True, head=self._head)
 
     def set_aside(self, damage: str, session: StoreSession | None) -> None:
         """Give the damaged file another name. What the session's connection still reads is copied by `begin`."""
@@ -124,6 +125,10 @@ class Recovery:
             f"{self._path}: {self._damage}; kept as {kept.name}: {report.copied} rows were copied into the new store; {left_out}{ended}"
         )
         self.begin()
+
+    def close(self) -> None:
+        """After the store's own connections were closed."""
+        self._head.close()
 
     def stop(self) -> None:
         """The next start goes on with a file whose rows are not all copied."""

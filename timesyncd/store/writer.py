@@ -272,6 +272,7 @@ class Store:
             self._wake.clear()
         self._recovery.stop()
         self._close()
+        self._recovery.close()
 
     def _round(self) -> float:
         """Do all pending work; returns the pause in seconds until the next round."""
