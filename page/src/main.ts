@@ -17,7 +17,7 @@ import { NodeView } from "./views/node_view.ts";
 import { TimelineView } from "./views/timeline_view.ts";
 
 const RETRY_MS = 2_000;
-/** A connection that is half open, or whose daemon is stopped, shows no error: after this time without an event the page connects anew. */
+/** A connection that is half open, or whose daemon is stopped, shows no error: after this time without an event the page connects again. */
 const RECONNECT_AFTER_MS = 8_000;
 const CONNECT_WITHIN_MS = 6_000;
 const PAINT_EVERY_MS = 500;
@@ -37,7 +37,7 @@ let eventsDropped = 0;
 let stream: EventSource | null = null;
 let connectedAt = 0;
 let attempt = 0;
-/** The page connected anew since nothing arrived: then a snapshot of states that it has already is no sign of life. */
+/** The page connected again since nothing arrived: then a snapshot of states that it has already is no sign of life. */
 let isDoubted = false;
 let snapshotId = "";
 let before = state.received;
@@ -82,7 +82,7 @@ function subscribe(opened: EventSource): void {
   });
 }
 
-/** Connects anew where nothing arrives, though no error is reported. */
+/** Connects again where nothing arrives, though no error is reported. */
 function watch(now: number): void {
   if (stream === null || now - Math.max(lastReceivedAt ?? 0, connectedAt) <= RECONNECT_AFTER_MS) return;
   isDoubted = lastReceivedAt !== null;

@@ -227,8 +227,8 @@ def first_jump(recording: Recording, step: Piece) -> tuple[int | None, int]:
     first = next(at for at, ingress_time_ns in enumerate(arrived_ns) if ingress_time_ns > step.start_ns)
     jumps_ns = [each.phase_jump_ns for each in recording.observed[first : first + 3]]
     around = range(first - 3, first + 4)
-    heard = [at for at in around if not 0 < arrived_ns[at] - step.start_ns < IN_FLIGHT_NS]
-    return next((ns for ns in jumps_ns if ns is not None), None), 2 * max(recording.errors_ns[at] for at in heard)
+    compared = [at for at in around if not 0 < arrived_ns[at] - step.start_ns < IN_FLIGHT_NS]
+    return next((ns for ns in jumps_ns if ns is not None), None), 2 * max(recording.errors_ns[at] for at in compared)
 
 
 @pytest.mark.parametrize("phase", STEP_PHASES)

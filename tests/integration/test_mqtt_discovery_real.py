@@ -25,7 +25,7 @@ def link(broker: Mosquitto, **more: object) -> MqttLink:
 
 
 async def test_a_later_subscriber_gets_the_announcement(mosquitto: Mosquitto) -> None:
-    """Home Assistant may start after the daemon: the message is retained, and expires when nobody repeats it."""
+    """Home Assistant may start after the daemon: the message is retained, and expires when no daemon repeats it."""
     made = link(mosquitto)
     async with running(made):
         await eventually(lambda: made.connected)

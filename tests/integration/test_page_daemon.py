@@ -101,7 +101,7 @@ async def test_a_killed_daemon_leaves_nothing_green(parts: Parts) -> None:
 
 
 async def test_a_half_open_connection_leaves_nothing_green(parts: Parts) -> None:
-    """No end of it is signalled and it stays dead: the page connects anew by itself once a connection is possible."""
+    """No end of it is signalled and it stays dead: the page connects again by itself once a connection is possible."""
     async with HttpRelay(parts.daemon.port) as relay, live_page(parts, f"http://127.0.0.1:{relay.port}/") as page:
         relay.break_all()
         await has_nothing_green(page)

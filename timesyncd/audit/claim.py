@@ -18,7 +18,7 @@ from timesyncd.training.claim_plan import Variant
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class VendorClaim:
     """What vendors claim: a change of a figure, as the ends of its range. A figure that is less is a negative change."""
 
     name: str
@@ -28,9 +28,9 @@ class Claim:
 
 
 CLAIMS = (
-    Claim("training time", -0.35, -0.20, lambda sums: sums.step_ns),
-    Claim("synchronization overhead", -0.50, -0.40, lambda sums: sums.overhead),
-    Claim("utilization", 0.25, 0.30, lambda sums: 1 - sums.overhead),
+    VendorClaim("training time", -0.35, -0.20, lambda sums: sums.step_ns),
+    VendorClaim("synchronization overhead", -0.50, -0.40, lambda sums: sums.overhead),
+    VendorClaim("utilization", 0.25, 0.30, lambda sums: 1 - sums.overhead),
 )
 
 
@@ -144,7 +144,7 @@ def lines(found: ClaimReport) -> list[str]:
     return text
 
 
-def _claimed(claim: Claim) -> str:
+def _claimed(claim: VendorClaim) -> str:
     ends = sorted((abs(claim.low), abs(claim.high)))
     return f"{100 * ends[0]:.0f} to {100 * ends[1]:.0f} % {'less' if claim.low < 0 else 'more'}"
 

@@ -43,14 +43,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """1 when the Kubernetes API or the hub refuses. Raises ConfigError outside of a pod without --api."""
     from timesyncd.kubernetes.api import KubernetesApi
-    from timesyncd.kubernetes.controller import Controller
+    from timesyncd.kubernetes.controller import NodeController
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     api = KubernetesApi.in_cluster() if args.api is None else KubernetesApi(args.api, None)
 
     async def control() -> None:
         async with api:
-            await Controller(api, args.url, os.environ.get("TIMESYNCD_TOKEN"), args.max_bound).run()
+            await NodeController(api, args.url, os.environ.get("TIMESYNCD_TOKEN"), args.max_bound).run()
 
     try:
         asyncio.run(control())

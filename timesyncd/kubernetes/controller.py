@@ -26,7 +26,7 @@ _CONFLICTS = 5
 States = dict[str, NodeState]
 
 
-class Controller:
+class NodeController:
     """Labels and taints the nodes of a cluster. `limit_ns`: a node with a wider bound is tainted."""
 
     def __init__(

@@ -41,7 +41,7 @@ def matrix(rows: list[list[int]], **more: Any) -> LatenessMatrix:
     ],
 )
 def test_each_sign_is_one_judgement(late_ns: int | None, error_ns: int | None, char: str) -> None:
-    """Within the clocks' error nobody is late, and what does not compare is neither late nor in time."""
+    """Within the clocks' error no rank is late, and what does not compare is neither late nor in time."""
     assert sign(late_ns, error_ns)[0] == char
 
 

@@ -32,7 +32,7 @@ TIMEOUT_S = 60
 
 
 class Recorder:
-    """Keeps what it gets; raises, or waits for a gate, where it is told to."""
+    """Keeps what it gets; raises, or waits for a gate, where the test sets it to."""
 
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.got: list[tuple[dict[str, float], int]] = []

@@ -19,7 +19,7 @@ from timesyncd.__main__ import main
 from timesyncd.bound import Bound
 from timesyncd.errors import Refused
 from timesyncd.kubernetes.api import Forbidden, KubernetesApi
-from timesyncd.kubernetes.controller import Controller
+from timesyncd.kubernetes.controller import NodeController
 from timesyncd.messages.node import BoundMessage
 
 KEY = "timesyncd.io/bound-ns"
@@ -58,7 +58,7 @@ async def controlling(
 ) -> AsyncIterator[asyncio.Task[None]]:
     """The controller with a limit of 1 us and short rounds."""
     async with KubernetesApi(cluster.url, None) as api:
-        controller = Controller(api, hub.url, "a-token", 1_000, round_s=0.02, monotonic_s=clock or time.monotonic)
+        controller = NodeController(api, hub.url, "a-token", 1_000, round_s=0.02, monotonic_s=clock or time.monotonic)
         task = asyncio.create_task(controller.run())
         try:
             yield task
@@ -131,7 +131,7 @@ async def test_a_conflict_is_tried_again_with_the_newer_node(hub: FakeHub) -> No
     async with kubernetes() as cluster:
         cluster.put("node-a")
         async with KubernetesApi(cluster.url, None) as api:
-            controller = Controller(api, hub.url, None, 1_000)
+            controller = NodeController(api, hub.url, None, 1_000)
             controller._nodes, _ = await api.nodes()
             cluster.put("node-a", [OTHER])  # no watch runs, so the controller does not know
             await controller._mend("node-a")
@@ -184,7 +184,7 @@ async def test_a_hub_that_refuses_the_token_ends_the_controller(hub: FakeHub) ->
 
 
 async def test_while_the_hub_is_away_the_bound_grows_until_it_expires(hub: FakeHub) -> None:
-    """By the clock's own growth: a label never states what nobody knows any more."""
+    """By the clock's own growth: a label never states a bound that is no longer known."""
     knows(hub, growth_ppb=1, node_a=187)
     clock = Clock()
     async with kubernetes() as cluster:

@@ -82,7 +82,7 @@ async def test_an_unknown_source_is_an_error(http: aiohttp.ClientSession) -> Non
 
 
 async def test_one_answer_is_computed_at_a_time(http: aiohttp.ClientSession) -> None:
-    """Many callers do not take the daemon's processor: the others are told to try again."""
+    """Many callers do not take the daemon's processor: the others get an answer that says to try again."""
     with stability._computing:
         assert "try again" in (await get(http, f"source=ptp&{SPAN}", 503))["error"]
 
