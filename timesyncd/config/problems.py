@@ -19,6 +19,8 @@ _MOST_QUOTED_CHARS = 80
 
 _SECRET_NAME = re.compile("pass|pwd|secret|communit|token|credential", re.IGNORECASE)
 
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
 _WRONG_TABLE = {"model_type", "model_attributes_type", "dict_type"}
 
 
@@ -75,10 +77,22 @@ def _text(error: ErrorDetails, path: str, keys: Collection[str], noun: str, with
         message = f"unknown {noun}{near or ';'} allowed here: {', '.join(sorted(keys)) or 'none'}"
     elif error["type"] in _WRONG_TABLE and error.get("ctx", {}).get("class_name") == SecretSettings.__name__:
         return f'{path}: a secret is not written here: give {{ file = "/path" }} or {{ env = "NAME" }}'
+    else:
+        message += _remedy(error)
     # Keys of one table that contradict each other have no value of their own.
     is_table = isinstance(error["input"], dict) and error["type"] == "value_error"
     value = f" = {_quoted(error)}" if with_value and path and not is_table else ""
     return " ".join(f"{path}{value}: {message}".removeprefix(": ").splitlines())
+
+
+def _remedy(error: ErrorDetails) -> str:
+    """How to write a number in quotes, or a flag in another word; empty: the message says enough."""
+    match error["type"], error["input"]:
+        case "bool_type", _:
+            return ": write true or false"
+        case (("int_type" | "float_type"), str(text)) if _NUMBER.fullmatch(text):
+            return ": write it without quotes"
+    return ""
 
 
 def _quoted(error: ErrorDetails) -> str:

@@ -415,14 +415,14 @@ def test_all_problems_are_reported_at_once_each_with_its_line(tmp_path: Path) ->
 
     texts = [text.removeprefix(f"{path}:") for text in caught.value.texts]
     expected = [
-        "6: source[0].domain = '0': Input should be a valid integer",
+        "6: source[0].domain = '0': Input should be a valid integer: write it without quotes",
         "9: source[0].bounds.holdover_after_ns = 1.5: Input should be a valid integer",
         "12: source[1].driver = 'pch': no such driver; did you mean phc? installed drivers: ",
         "14: mqtt.host = 'broker:1883': must be a host name or an address: give the port as port = 1883",
-        "15: mqtt.tls = 'yes': Input should be a valid boolean",
+        "15: mqtt.tls = 'yes': Input should be a valid boolean: write true or false",
         '20: grandmaster[0].community: a secret is not written here: give { file = "/path" } or { env = "NAME" }',
         "22: web.prot = 1: unknown key; did you mean port? allowed here: ",
-        "23: web.port = '8319': Input should be a valid integer",
+        "23: web.port = '8319': Input should be a valid integer: write it without quotes",
     ]
     assert len(texts) == len(expected)
     for text, start in zip(texts, expected, strict=True):
