@@ -40,8 +40,9 @@ MAX_AGE_NS = 2**62 - 1
 Ratio = Annotated[float, Limits(ge=0, le=10**9)]
 MAX_RATIO = 10**9
 
-#: A variance of durations, in ns^2. Of numbers that are 2^65 apart it is 2^128, and its rounding may exceed that.
+#: A variance of durations, in ns^2, of numbers that are at most 2^66 apart.
 VarianceNs2 = Annotated[float, Limits(ge=0, le=2**130)]
+MAX_VARIANCE_NS2 = 2.0**130
 
 
 class Code(StrEnum):

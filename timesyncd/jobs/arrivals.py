@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from timesyncd.clocks import STEP_TOLERANCE_NS
+from timesyncd.ipc.wire_types import MAX_VARIANCE_NS2
 from timesyncd.units import median, percentile
 
 #: How precisely a rank reads its clock: the time from the event to the reading, and the clock's own granularity.
@@ -207,10 +208,13 @@ def _surely_late(arrivals: Mapping[int, Arrival], half_widths_ns: Mapping[int, i
 
 
 def _variance(times_ns: Sequence[int]) -> float:
-    """The variance in ns^2 of the whole set. In integers: squares of epoch nanoseconds exceed a float's precision."""
+    """
+    The variance in ns^2 of the whole set, at most what a message holds: ranks that lie may be further apart after their
+    alignment. In integers: squares of epoch nanoseconds exceed a float's precision.
+    """
     first_ns, count = min(times_ns), len(times_ns)
     offsets = [time_ns - first_ns for time_ns in times_ns]
-    return (count * sum(offset * offset for offset in offsets) - sum(offsets) ** 2) / count**2
+    return min((count * sum(offset * offset for offset in offsets) - sum(offsets) ** 2) / count**2, MAX_VARIANCE_NS2)
 
 
 def summarize(syncs: Sequence[Sync]) -> Window:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timesyncd.ipc.wire_types import MAX_VARIANCE_NS2
 from timesyncd.jobs.arrivals import (
     READING_GRANULARITY_NS,
     Arrival,
@@ -35,6 +36,16 @@ def arrival(
 def sync(step: int, *arrivals: Arrival, number: int = 0) -> Sync:
     by_rank = dict(enumerate(arrivals))
     return Sync(step, number, 0, by_rank, compare(by_rank))
+
+
+def test_a_variance_fits_a_message() -> None:
+    """Ranks that lie about their times are further apart after an alignment than one message may say."""
+    far = 2**66
+    compared = compare({0: arrival(-far, 0), 1: arrival(far, far + 1)})
+
+    assert compared is not None
+    assert compared.arrival_variance_ns2 == MAX_VARIANCE_NS2
+    assert compared.end_variance_ns2 == pytest.approx(far**2 / 4)
 
 
 def test_waits_skew_and_transfer() -> None:
