@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from timesyncd.training.torch.lightning import LightningPolicy
+    from timesyncd.training.torch.quorum_averaging import QuorumAveraging
     from timesyncd.training.torch.report import Change, Report
     from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
     from timesyncd.training.torch.topology_groups import near_ranks
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Change",
     "LightningPolicy",
+    "QuorumAveraging",
     "Report",
     "Synchronizer",
     "TransformersPolicy",
@@ -30,6 +32,7 @@ __all__ = [
 _MODULES = {
     "Change": "timesyncd.training.torch.report",
     "LightningPolicy": "timesyncd.training.torch.lightning",
+    "QuorumAveraging": "timesyncd.training.torch.quorum_averaging",
     "Report": "timesyncd.training.torch.report",
     "Synchronizer": "timesyncd.training.torch.synchronizer",
     "TransformersPolicy": "timesyncd.training.torch.transformers",
