@@ -26,6 +26,7 @@ from timesyncd.driver import installed_drivers, load_driver
 from timesyncd.findings.catalogue import CATALOGUE
 from timesyncd.metrics.exposition import Metrics
 from timesyncd.mqtt.topics import CHANNELS, HUB_SUBSCRIPTIONS, NODE_SUBSCRIPTIONS, MqttChannel
+from timesyncd.training.policy.constants import CONSTANTS
 
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = PROJECT / "docs" / "reference"
@@ -41,6 +42,7 @@ def reference_pages() -> dict[str, str]:
         "metrics.md": WRITTEN + _metrics(),
         "messages.md": WRITTEN + _messages(),
         "findings.md": WRITTEN + _findings(),
+        "auto.md": WRITTEN + _auto(),
     }
 
 
@@ -232,6 +234,16 @@ def _findings() -> str:
         for name, kind in sorted(CATALOGUE.items())
     )
     return text + _table(("finding", "severity", "cause", "remedy"), rows)
+
+
+def _auto() -> str:
+    text = (
+        "# The constants of `auto`\n\n"
+        "This page is for you if you ask why the policy `auto` chose what it did, or would fit it to other tasks.\n"
+        "You find each constant with its value, its unit and its source; [Policies](../policies.md#auto) states how they act together.\n\n"
+    )
+    rows = ((f"`{each.name}`", f"{each.value:g} {each.unit}".strip(), each.meaning, each.source) for each in CONSTANTS)
+    return text + _table(("constant", "value", "meaning", "source"), rows)
 
 
 def badges(pyproject: str) -> dict[str, str]:

@@ -38,6 +38,12 @@ def main() -> None:
     given = argparse.ArgumentParser()
     given.add_argument("--steps", type=int)
     given.add_argument("--own", action="store_true")
+    given.add_argument("--adam", action="store_true")
+    given.add_argument(
+        "--validate",
+        action="store_true",
+        help="record a validation loss: first none, then a steady one, later a rising one",
+    )
     arguments = given.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -45,11 +51,13 @@ def main() -> None:
     losses: list[float] = []
     torch.manual_seed(0)
     ddp = DDP(nn.Sequential(nn.Linear(FEATURES, 2048), nn.ReLU(), nn.Linear(2048, CLASSES)))
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
+    if arguments.adam:
+        optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with synchronized(Job(runtime_dir="nowhere"), ddp, optimizer, "auto") as sync:
-            for _ in range(arguments.steps):
+            for step in range(arguments.steps):
                 inputs, labels = data.batch()
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(ddp(inputs), labels)
@@ -57,6 +65,9 @@ def main() -> None:
                 sync.record_loss(loss)
                 optimizer.step()
                 losses.append(loss.item())
+                if arguments.validate and step >= arguments.steps // 4 and step % 8 == 7:
+                    with sync.averaged():
+                        sync.record_validation(1.0 if step < arguments.steps // 2 else 1.0 + step / arguments.steps)
             changes = [
                 [change.step, change.policy, change.reason_code, change.reason] for change in sync.report().changes
             ]

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from auto_world import interval_of
 from rank_lab import RankLab, needs_namespaces
 
+from timesyncd.training.policy.constants import UNPROVEN_INTERVAL
 from timesyncd.training.policy.policies import ChangeReason, LocalSGD
 from timesyncd.training.policy.text import parse_policy
 
@@ -19,16 +21,28 @@ CHILD = Path(__file__).with_name("auto_child.py")
 STEPS = 120
 
 
-def trained(rate: str, *words: str) -> list[dict[str, Any]]:
+def trained(rate: str, *words: str, steps: int = STEPS) -> list[dict[str, Any]]:
     """The output of each of two ranks. Their gradients are 336 kB, 134 ms at 20 Mbit/s, and half of that in half precision."""
     with RankLab(2, rate) as lab:
-        written = lab.run([sys.executable, str(CHILD), "--steps", str(STEPS), *words])
+        written = lab.run([sys.executable, str(CHILD), "--steps", str(steps), *words])
     lines = [[line for line in each.splitlines() if line.startswith("RESULTS ")] for each in written]
     results: list[dict[str, Any]] = [json.loads(line.removeprefix("RESULTS ")) for (line,) in lines]
     for rank in results:
         assert (rank["warned"], rank["changes"], rank["closed"]) == ([], results[0]["changes"], results[0]["closed"])
         assert rank["last"] < rank["first"] / 2
     return results
+
+
+def test_an_adaptive_optimizer_averages_seldom_only_while_a_validation_loss_holds() -> None:
+    """Without one DES-LOC with a short period; with one averagings are rarer, until it rises. Replicas end equal."""
+    _, (_, first, *_), *later = trained("20mbit", "--adam", "--validate", steps=240)[0]["changes"]
+    intervals = [interval_of(parse_policy(policy).policy) for _, policy, *_ in later]
+    risen = [reason for _, _, code, reason in later if code == ChangeReason.LOSS_ROSE]
+
+    assert first.startswith(f"des_loc(kx={UNPROVEN_INTERVAL})")
+    assert max(intervals) > UNPROVEN_INTERVAL
+    assert risen and risen[0].startswith("the validation loss rose from 1 to ")
+    assert intervals[-1] < max(intervals)
 
 
 def local(policy: str) -> LocalSGD:

@@ -8,12 +8,20 @@ from dataclasses import dataclass
 
 from timesyncd.training.policy.auto import Choice, Controller
 from timesyncd.training.policy.encoding import cost
-from timesyncd.training.policy.policies import LocalSGD
+from timesyncd.training.policy.low_communication import DESLOC, DiLoCo, StreamingDiLoCo
+from timesyncd.training.policy.policies import LocalSGD, Policy
 from timesyncd.training.policy.row import Row
 from timesyncd.training.policy.schedule import MAX_STEPS_BETWEEN_ROWS, MIN_STEPS_BETWEEN_ROWS
 from timesyncd.training.policy.text import TopK, parse_policy
 
 MS = 1_000_000
+
+
+def interval_of(policy: Policy) -> int:
+    """Between two averagings of parameters; 1: of gradients."""
+    if isinstance(policy, LocalSGD | DiLoCo | StreamingDiLoCo):
+        return policy.h
+    return policy.kx if isinstance(policy, DESLOC) else 1
 
 
 @dataclass
@@ -56,15 +64,17 @@ class World:
         is_top = isinstance(strategy.compression, TopK)
         sent = cost(0.01, self.ranks) if is_top else 1 if strategy.compression is None else 0.5
         transfer = self.ratio * self.compute_ms * sent
-        h, delay = (policy.h, policy.delay) if isinstance(policy, LocalSGD) else (1, 0)
-        slowed = 1.0 if isinstance(policy, LocalSGD) else self.slowed + self.choosing * is_top
+        h, delay = interval_of(policy), getattr(policy, "delay", 0)
+        slowed = 1.0 if h > 1 else self.slowed + self.choosing * is_top
         waited = max(0.0, transfer - delay * self.compute_ms) / h
+        if isinstance(policy, DESLOC):  # the moments are sent in full
+            waited += self.ratio * self.compute_ms * (1 / 3 + 1 / 6) / h
         return [
             Row(
                 step=self.step,
                 compute_ns=int(self._noisy(self.compute_ms * slowed) * MS),
                 wait_ns=int(self._noisy(waited) * MS),
-                transfer_ns=int(self._noisy(transfer) * MS) if isinstance(policy, LocalSGD) else None,
+                transfer_ns=int(self._noisy(transfer) * MS) if h > 1 else None,
                 loss=self._noisy(self.loss) if self.reports_loss else math.nan,
                 # In the background the averaged replicas are some steps old: their loss rises in any case.
                 jump=self.drift + self.noise * self.random.gauss(0, 0.3) + 0.2 * (delay > 0) if h > 1 else math.nan,
@@ -90,6 +100,5 @@ class World:
 
     def to_next_rows(self) -> int:
         """Number of steps to the next rows, which are exchanged in steps that synchronize."""
-        policy = parse_policy(self.text).policy
-        h = policy.h if isinstance(policy, LocalSGD) else 1
+        h = interval_of(parse_policy(self.text).policy)
         return min(MAX_STEPS_BETWEEN_ROWS, h * math.ceil(MIN_STEPS_BETWEEN_ROWS / h))

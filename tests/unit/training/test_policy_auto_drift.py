@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.auto import ReplicaDrift
+from timesyncd.training.policy.drift import ReplicaDrift
 
 DRIFTS = st.builds(ReplicaDrift, ranks=st.integers(2, 512), dissimilarity=st.floats(0, 100))
 

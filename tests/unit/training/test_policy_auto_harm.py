@@ -6,11 +6,13 @@ import math
 
 import pytest
 import torch
-from auto_world import World
+from auto_world import World, interval_of
 from torch import nn
 
 from timesyncd.training.policy.auto import Controller
+from timesyncd.training.policy.constants import UNPROVEN_INTERVAL
 from timesyncd.training.policy.policies import ChangeReason
+from timesyncd.training.policy.text import parse_policy
 from timesyncd.training.torch.measurements import StepTimer
 from timesyncd.training.torch.optimizers import is_adaptive
 
@@ -39,12 +41,17 @@ def test_a_falling_or_unknown_rate_is_no_warm_up() -> None:
 
 
 def test_an_adaptive_optimizer_sends_less_where_nothing_shows_the_loss() -> None:
-    """Half precision and no averaging, with the reason; once, however long it trains."""
-    world = World(8.0, apart=0.0, is_adaptive=True).run(2000)
-
+    """Half precision in a warm-up, then DES-LOC with a short period, with the reason; once, however long it trains."""
+    world = World(8.0, apart=0.0, is_adaptive=True, rate=0.001)
+    for _ in range(10):
+        world.rate *= 1.1
+        world.run(8)
     assert texts(world) == ["bsp + fp16"]
     assert world.changes[0][1].reason_code is ChangeReason.LOSS_UNPROVEN
-    assert "call record_validation(loss)" in world.changes[0][1].reason
+    world.run(2000)
+
+    assert texts(world) == ["bsp + fp16", f"des_loc(kx={UNPROVEN_INTERVAL}) + fp16"]
+    assert "call record_validation(loss)" in world.changes[1][1].reason
 
 
 def test_where_ranks_hardly_wait_nothing_is_sent_less() -> None:
@@ -52,19 +59,19 @@ def test_where_ranks_hardly_wait_nothing_is_sent_less() -> None:
     assert World(0.2, apart=0.0, is_adaptive=True).run(400).changes == []
 
 
-def test_a_validation_loss_allows_averagings() -> None:
-    """After BSP in full precision was measured once more."""
+def test_a_validation_loss_allows_rare_averagings() -> None:
+    """The interval grows when one is recorded."""
     world = World(8.0, apart=0.0, is_adaptive=True).run(80)
     world.validation = 2.0
     world.run(80)
 
-    assert texts(world)[:2] == ["bsp + fp16", "bsp"]
-    assert texts(world)[2].startswith("local_sgd")
+    before, after = (interval_of(parse_policy(text).policy) for text in texts(world)[:2])
+    assert before == UNPROVEN_INTERVAL < after
 
 
 @pytest.mark.parametrize(("rise", "is_taken_back"), [(1.01, False), (1.03, True)])
 def test_a_validation_loss_that_rises_is_taken_back(rise: float, is_taken_back: bool) -> None:
-    """By more than 2 %, twice in a row; the next steps average more often, in the end it is BSP for good."""
+    """By more than 2 %, twice in a row; the next steps average more often, in the end each step averages gradients."""
     world = World(8.0, apart=0.0, is_adaptive=True, validation=2.0).run(160)
     before = len(world.changes)
     world.validation *= rise
@@ -73,8 +80,8 @@ def test_a_validation_loss_that_rises_is_taken_back(rise: float, is_taken_back: 
 
     assert bool(taken_back) == is_taken_back
     if is_taken_back:
-        assert taken_back[0].reason == "the validation loss rose from 2 to 2.06"
-        assert world.text == "bsp"
+        assert taken_back[0].reason.startswith("the validation loss rose from 2 to 2.06; under BSP the ranks wait")
+        assert world.text.startswith("bsp")
 
 
 def test_one_larger_validation_loss_is_no_rise() -> None:
@@ -88,11 +95,12 @@ def test_one_larger_validation_loss_is_no_rise() -> None:
 
 
 def test_the_state_survives_a_restart() -> None:
-    """With the rate, what is known of the validation, and whether less is sent."""
+    """With what is in force and what was measured before it."""
     world = World(8.0, apart=0.0, is_adaptive=True).run(80)
     loaded = Controller()
     loaded.load_state_dict(world.controller.state_dict())
-    assert vars(loaded)["_sends_less"] and vars(loaded)["_is_adaptive"]
+    assert vars(loaded)["_adaptive"] == vars(world.controller)["_adaptive"]
+    assert vars(loaded)["_adaptive"].text == world.text
 
 
 def test_adam_is_adaptive_and_sgd_is_not() -> None:

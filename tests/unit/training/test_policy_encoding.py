@@ -7,7 +7,8 @@ import math
 import pytest
 from auto_world import World
 
-from timesyncd.training.policy.encoding import ENCODINGS, HALF_PRECISION, TOPK, TOPK_RATIO, GradientEncoding
+from timesyncd.training.policy.constants import TOPK_RATIO
+from timesyncd.training.policy.encoding import ENCODINGS, HALF_PRECISION, TOPK, GradientEncoding
 from timesyncd.training.policy.policies import ChangeReason
 from timesyncd.training.policy.text import TopK, parse_policy
 

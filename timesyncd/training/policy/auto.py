@@ -12,7 +12,9 @@ the longest interval would cost much.
 
 Replicas that see different data drift apart. Then ranks wait for each averaging, and the interval follows from the
 drift and the link; or it is BSP where that is faster, since its steps learn more, with the encoding of gradients that
-pays (`sending`).
+pays (`encoding`).
+
+With an adaptive optimizer it compares what each way to send would take (`adaptive`).
 
 Where the gradients leave it in doubt, two averagings are tried: the loss of replicas that drift apart jumps. A choice
 after which the loss rises is taken back, in the end to BSP.
@@ -29,152 +31,43 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
+from timesyncd.training.policy.adaptive import AdaptiveChoice, NewestStep
+from timesyncd.training.policy.constants import (
+    CERTAIN_DISSIMILARITY,
+    COST_HYSTERESIS,
+    DIFFERENT_DATA_FROM,
+    DISSIMILARITY_PER_JUMP,
+    DRIFT_JUMP,
+    HALF_PRECISION_FROM,
+    INTERVAL_HYSTERESIS,
+    KEPT_ROWS,
+    LOSS_WINDOW,
+    MAX_BLOCKING_COST,
+    MAX_INTERVAL,
+    MAX_LOSS_ERRORS,
+    MAX_LOSS_RISE,
+    MAX_STEPS_WITHOUT_LOSS,
+    MAX_VALIDATION_RISE,
+    MIN_INTERVAL,
+    MIN_JUMP,
+    MIN_LINK_SHARE,
+    MIN_SPEEDUP,
+    MIN_STEPS_BETWEEN_CHANGES,
+    NEGLIGIBLE_WAIT,
+    OVERLAP_FROM_COST,
+    RECENT_ROWS,
+    RETRIAL_STEPS,
+    RISING_RATE,
+    SAME_DATA_AVERAGINGS,
+    SAME_DATA_BELOW,
+    TRIAL_AVERAGINGS,
+    TRIAL_INTERVAL,
+    UNTIMED_BSP_FACTOR,
+    VALIDATIONS_RISEN,
+)
+from timesyncd.training.policy.drift import ReplicaDrift
 from timesyncd.training.policy.encoding import FULL_PRECISION, HALF_PRECISION, GradientEncoding, estimated_step
 from timesyncd.training.policy.policies import ChangeReason, Combine, Decision, PolicyContext
-
-#: Replicas of two ranks with the same kind of data, averaged every h steps, need 1 + this * h times as many steps as
-#: BSP; of N ranks this times (N/2)^1.5, so that the best interval falls with N^(-3/4), as does the longest interval
-#: with which N ranks still learn N times as fast (Yu, Yang and Zhu, arXiv 1807.06629). On digits and text
-#: (bench/policies) it was 0.001 to 0.002 with two ranks, 0.004 to 0.005 with four.
-SCATTER_PER_STEP, RANKS_EXPONENT = 0.0018, 1.5
-
-#: With different data it is larger by this times the dissimilarity squared: on sorted digits 0.02 with two ranks
-#: (dissimilarity 4 to 7), 0.08 with three (12 to 19), 0.4 with four (24 to 32).
-DRIFT_PER_DISSIMILARITY = 0.0006
-
-#: From this dissimilarity on, this many more steps, as a share of BSP's, whatever the interval is (measured with two
-#: ranks).
-FIXED_DRIFT, FIXED_DRIFT_FROM = 0.75, 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaDrift:
-    """
-    How far replicas drift apart between two averagings.
-
-    `dissimilarity`: the squared distance of a rank's expected gradient from the mean of all ranks', as a multiple of
-    the mean's square, with parameters that are equal on all ranks (zeta^2 / |grad f|^2 of Koloskova et al., ICML 2020).
-    0: the same kind of data.
-    """
-
-    ranks: int
-    dissimilarity: float = 0.0
-
-    def steps(self, h: float) -> float:
-        """Number of steps to the same loss, as a multiple of BSP's, with an averaging every `h` steps."""
-        return self._fixed + self._per_step * h
-
-    def time(self, h: float, ratio: float) -> float:
-        """
-        Time to the same loss, as a multiple of BSP's without communication. `ratio`: the duration of an averaging in
-        steps.
-        """
-        return self.steps(h) * (1 + ratio / h)
-
-    def best_interval(self, ratio: float) -> float:
-        """The interval, in steps, with the shortest time."""
-        return math.sqrt(self._fixed * ratio / self._per_step)
-
-    @property
-    def _fixed(self) -> float:
-        return 1 + FIXED_DRIFT * min(1.0, self.dissimilarity / FIXED_DRIFT_FROM)
-
-    @property
-    def _per_step(self) -> float:
-        scatter: float = SCATTER_PER_STEP * (self.ranks / 2) ** RANKS_EXPONENT
-        return scatter + DRIFT_PER_DISSIMILARITY * self.dissimilarity * self.dissimilarity  # ** would raise on overflow
-
-
-#: BSP stays where the ranks wait for less than this share of their computing.
-NEGLIGIBLE_WAIT = 0.04
-
-#: The learning rate rises, in a warm-up, where it is larger than before by this factor; BSP stays then. Averagings harm
-#: most while the parameters change fast (Gu et al., ICLR 2024, Sec. 3, and post-local SGD, Lin et al., ICLR 2020).
-RISING_RATE = 1.001
-
-#: The constants above are fitted to SGD (bench/policies). With an adaptive optimizer a byte-level GPT ended with a
-#: validation loss higher by 0.02 (two ranks) and 0.05 (four) under averagings, and by nothing in half precision. So
-#: without a validation loss an adaptive optimizer keeps BSP, in half precision where ranks wait for more than this
-#: multiple of their computing: half of it saves a tenth of a step.
-SEND_LESS_FROM = 0.25
-
-#: A validation loss that is larger than the lowest by this share, this often in a row, takes a choice back. Two, since a
-#: single one may be chance; the share is what averagings cost on the tasks above.
-MAX_VALIDATION_RISE, VALIDATIONS_RISEN = 0.02, 2
-
-#: Below the first dissimilarity the ranks see the same kind of data beyond doubt, from the second on different data. In
-#: the first four steps it was -0.6 to 0.6 with the same kind, 4.0 to 6.7 with half of the classes on each of two ranks,
-#: 24 to 32 with a quarter on each of four.
-SAME_DATA_BELOW, DIFFERENT_DATA_FROM = 0.25, 1.0
-
-#: Until averagings are timed, BSP counts as this much slower than its waiting shows: a transfer takes longer than the
-#: waiting, since computing hides a part of it, and it shares processor and memory with computing.
-UNTIMED_BSP_FACTOR = 1.5
-
-#: With different data averagings must be faster than BSP by this factor when they are first timed, and slower than BSP
-#: by it before they are given up later: the durations of transfers scatter.
-MIN_SPEEDUP = 1.1
-
-#: A trial averages at this interval, in steps, until this number of averagings is measured. A longer interval shows the
-#: drift better.
-TRIAL_INTERVAL, TRIAL_AVERAGINGS = 16, 2
-
-#: Replicas drift apart where an averaging multiplies the loss by at least e to the power of this. The mean of two
-#: trials was -0.3 in the median with the same kind of data, and above this in one case of 15; with half of the classes
-#: on each rank it was 0.8, and below this in one case of 60.
-DRIFT_JUMP = 0.1
-
-#: Where two averagings multiply the loss by e^j, the dissimilarity is this times j^2: measured by gradients and by
-#: trials on the same data.
-DISSIMILARITY_PER_JUMP = 17.0
-
-#: A dissimilarity above this is beyond doubt: no jump was above 0.2 with the same kind of data, and with a half or a
-#: quarter of the classes on each rank neither of the first two trials was below 0.4.
-CERTAIN_DISSIMILARITY = DISSIMILARITY_PER_JUMP * 0.3**2
-
-#: Lower limit of a relative jump. A loss that an averaging reduced to 0 counts as this.
-MIN_JUMP = -0.99
-
-#: Under BSP ranks wait for transfers and for slower ranks. At least this share of the waiting is the link's.
-MIN_LINK_SHARE = 0.5
-
-#: The interval with the same kind of data, in steps: at least, at most, and such that an averaging that ranks wait for
-#: costs at most this share of the time.
-MIN_INTERVAL, MAX_INTERVAL, MAX_BLOCKING_COST = 4, 64, 0.25
-
-#: Averagings run in the background where even the longest interval would cost more than this share of the time.
-OVERLAP_FROM_COST = 0.125
-
-#: Transfers that take longer than this many steps are sent in half precision.
-HALF_PRECISION_FROM = 2.0
-
-#: After this many steps without a loss, or without a loss around an averaging, the loss counts as not reported.
-MAX_STEPS_WITHOUT_LOSS = 192
-
-#: The number of rows whose losses make a geometric mean; and how far the mean may rise above its lowest value: by this
-#: logarithm, or by this number of standard errors where that is more.
-LOSS_WINDOW, MAX_LOSS_RISE, MAX_LOSS_ERRORS = 8, math.log1p(0.25), 5.0
-
-#: Where this many averagings lower the loss in the mean, the ranks see the same kind of data by now.
-SAME_DATA_AVERAGINGS = 4
-
-#: Costs within this factor count as equal.
-COST_HYSTERESIS = 1.25
-
-#: Number of newest rows whose median is the waiting and the duration of a step under BSP.
-RECENT_ROWS = 3
-
-#: Number of newest rows whose median is the duration of computing and of a transfer.
-KEPT_ROWS = 9
-
-#: The interval changes where another one is better by this factor and by two steps, and this number of steps after the
-#: last change at the earliest.
-INTERVAL_HYSTERESIS, MIN_STEPS_BETWEEN_CHANGES = 1.5, 32
-
-#: Averagings are tried again after this many steps, then after twice as many, and so on: replicas show their drift
-#: better later in training, and two averagings may have misled. After a trial that was beyond doubt BSP stays until the
-#: link has become slow.
-RETRIAL_STEPS = 384
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +123,7 @@ class _Stage(Enum):
     BACKGROUND = "background"  #: averagings run in the background
     BLOCKING = "blocking"  #: ranks wait for averagings
     BSP_FASTER = "bsp_faster"  #: BSP, until averagings are tried again
+    ADAPTIVE = "adaptive"  #: with an adaptive optimizer: what `AdaptiveChoice` has chosen
     FALLBACK = "fallback"  #: BSP for good
 
 
@@ -238,14 +132,15 @@ class Controller:
     `update` is called with the rows of all ranks, in the same steps on all ranks.
 
     `rate`: the learning rate before the first step; NaN: unknown. `is_adaptive`: the optimizer divides by a second
-    moment, as Adam does.
+    moment, as Adam does. `blocks`: blocks of layers that the module has.
     """
 
-    def __init__(self, rate: float = math.nan, is_adaptive: bool = False) -> None:
-        self._rate, self._is_adaptive = rate, is_adaptive
-        self._is_rising = self._has_validation = self._sends_less = False
+    def __init__(self, rate: float = math.nan, is_adaptive: bool = False, blocks: int = 1) -> None:
+        self._rate = rate
+        self._is_rising = self._has_validation = False
         self._best_validation, self._risen = math.inf, 0
-        self._stage = _Stage.BSP
+        self._stage = _Stage.ADAPTIVE if is_adaptive else _Stage.BSP
+        self._adaptive = AdaptiveChoice(blocks=blocks)
         self._h, self._delay = 1, 0
         self._is_half = False
         self._encoding = GradientEncoding()
@@ -299,9 +194,9 @@ class Controller:
         """Takes back a choice after which the loss rose, or is not reported any more."""
         if losses:
             self._steps_without_loss = 0
-        is_guarded = (
-            self._encoding.needs_more_steps if self._stage is _Stage.BSP_FASTER else self._stage is not _Stage.BSP
-        )
+        is_guarded = self._is_guarded()
+        if self._stage is _Stage.ADAPTIVE and not self._adaptive.shows_loss:
+            self._steps_without_loss = 0  # no step begins with equal replicas: the validation loss is the guard
         if not is_guarded and not losses:
             return None
         if self._steps_without_loss >= MAX_STEPS_WITHOUT_LOSS:
@@ -325,12 +220,18 @@ class Controller:
             return None
         return self._restrain(f"the loss rose from {math.exp(lowest):.3g} to {math.exp(mean):.3g}")
 
+    def _is_guarded(self) -> bool:
+        """Whether the choice in force may learn worse than BSP."""
+        if self._stage is _Stage.ADAPTIVE:
+            return self._adaptive.interval > 0
+        return self._encoding.needs_more_steps if self._stage is _Stage.BSP_FASTER else self._stage is not _Stage.BSP
+
     def _validate(self, losses: Sequence[float]) -> Choice | None:
         """Takes back a choice after which the validation loss rose."""
         if not losses:
             return None
         self._has_validation, loss = True, statistics.fmean(losses)
-        is_guarded = self._stage in (_Stage.TRIAL, _Stage.BACKGROUND, _Stage.BLOCKING)
+        is_guarded = self._is_guarded() and self._stage is not _Stage.BSP_FASTER
         rose = loss - self._best_validation > MAX_VALIDATION_RISE * abs(self._best_validation)
         self._risen = self._risen + 1 if rose and is_guarded else 0
         best, self._best_validation = self._best_validation, min(self._best_validation, loss)
@@ -339,10 +240,13 @@ class Controller:
         self._risen = 0
         return self._restrain(f"the validation loss rose from {best:.4g} to {loss:.4g}")
 
-    def _restrain(self, reason: str) -> Choice:
+    def _restrain(self, reason: str) -> Choice | None:
         """One step back towards BSP, because the loss rose."""
         self._losses.clear()
         self._lowest = math.inf, 0.0
+        if self._stage is _Stage.ADAPTIVE:
+            self._adaptive.restrain()
+            return self._choose_adaptive(math.nan, ChangeReason.LOSS_ROSE, reason)
         if self._stage is _Stage.BSP_FASTER:
             self._encoding.revert()
             return self._use_bsp(ChangeReason.LOSS_ROSE, reason)
@@ -353,6 +257,8 @@ class Controller:
         return self._use_local_sgd(_Stage.BLOCKING, self._max_interval, ChangeReason.LOSS_ROSE, reason)
 
     def _choose(self, dissimilarity: float) -> Choice | None:
+        if self._stage is _Stage.ADAPTIVE:
+            return self._choose_adaptive(dissimilarity) if self._losses else None
         if self._stage is _Stage.BSP:
             return self._leave_bsp(statistics.median(list(self._waited)[-RECENT_ROWS:]), dissimilarity)
         if self._stage is _Stage.TRIAL:
@@ -367,10 +273,6 @@ class Controller:
         """From the BSP of the start. Its waiting is at most what an averaging takes."""
         if not self._losses or waited <= NEGLIGIBLE_WAIT or self._is_rising:
             return None
-        if self._is_adaptive and not self._has_validation:
-            return self._send_less(waited)
-        if self._sends_less:
-            return self._measure_again()
         self._is_half = waited > HALF_PRECISION_FROM
         self._bsp_ns = self._step_ns()
         reason = f"under BSP the ranks wait for {waited:.2g} times their computing time"
@@ -384,24 +286,28 @@ class Controller:
             return self._prefer_bsp(ChangeReason.DIFFERENT_DATA, reason) if self._is_half else None
         return self._use_local_sgd(*self._best_averaging(ratio), self._data_code(), reason, ratio)
 
-    def _send_less(self, waited: float) -> Choice | None:
-        """Half precision, once, where nothing shows that the loss would keep up with averagings."""
-        if self._sends_less or waited <= SEND_LESS_FROM:
-            return None
-        self._sends_less = True
-        self._clear_timings()
-        return Choice(
-            "bsp + fp16",
-            ChangeReason.LOSS_UNPROVEN,
-            f"under BSP the ranks wait for {waited:.2g} times their computing time; with an adaptive optimizer and no "
-            "validation loss nothing shows that averagings keep the loss: call record_validation(loss)",
+    def _choose_adaptive(
+        self, dissimilarity: float, code: ChangeReason | None = None, reason: str = ""
+    ) -> Choice | None:
+        """What `AdaptiveChoice` chooses by the measurements since its last change. `code`, `reason`: why it has to."""
+        compute_ns = statistics.median(list(self._computing)[-RECENT_ROWS:])
+        now = NewestStep(
+            compute_ns=compute_ns,
+            wait_ns=max(0.0, self._step_ns() - compute_ns),
+            transfer_ns=statistics.median(self._transfers) if self._transfers else None,
+            ranks=self._drift.ranks,
+            is_rising=self._is_rising,
+            is_proven=self._has_validation,
+            dissimilarity=dissimilarity,
+            is_settled=len(self._waited) > RECENT_ROWS and self._steps_since_change >= MIN_STEPS_BETWEEN_CHANGES,
         )
-
-    def _measure_again(self) -> Choice:
-        """BSP in full precision, since a validation loss can guard averagings from now on."""
-        self._sends_less = False
+        changed = self._adaptive.change(now, is_forced=code is not None)
+        if changed is None:
+            return None
+        self._steps_since_change = 0
         self._clear_timings()
-        return Choice("bsp", ChangeReason.RETRIAL, "a validation loss is recorded now, so averagings may be tried")
+        self._transfers.clear()
+        return Choice(changed.text, code or changed.code, f"{reason}; {changed.reason}" if reason else changed.reason)
 
     def _evaluate_encoding(self) -> Choice | None:
         """Under BSP: the next encoding of the gradients, or the former one."""
@@ -589,6 +495,7 @@ class Controller:
             "_stage": self._stage.value,
             "_drift": dataclasses.astuple(self._drift),
             "_encoding": dataclasses.astuple(self._encoding),
+            "_adaptive": dataclasses.asdict(self._adaptive),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -597,3 +504,4 @@ class Controller:
             setattr(self, name, deque(value, maxlen=former.maxlen) if isinstance(former, deque) else value)
         self._stage = _Stage(state["_stage"])
         self._drift, self._encoding = ReplicaDrift(*state["_drift"]), GradientEncoding(*state["_encoding"])
+        self._adaptive = AdaptiveChoice(**state["_adaptive"])

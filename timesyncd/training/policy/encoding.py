@@ -10,6 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from timesyncd.training.policy.constants import (
+    HALF_PRECISION_COST,
+    MIN_SPEEDUP,
+    TOPK_RATIO,
+    TOPK_STEPS_FACTOR,
+    UNTIMED_TOPK_FACTOR,
+)
 from timesyncd.training.policy.policies import ChangeReason
 
 #: Shares of the elements that may be sent, from mild to strong compression.
@@ -120,18 +127,6 @@ class Gain:
         self.sent = self.total = 0.0
 
 
-#: The share of the elements that top-k sends.
-TOPK_RATIO = 0.01
-
-#: With top-k BSP needed 1.05 to 1.46 times as many steps; this is the geometric mean over three networks with two and
-#: four ranks each, one of them with different data too (bench/policies). Half precision learns as much in a step as
-#: full precision.
-TOPK_STEPS_FACTOR = 1.26
-
-#: Half precision stays where its steps are faster by this factor. Top-k stays where it learns no slower than by this
-#: factor, because leaving it loses what it had not sent yet.
-MIN_SPEEDUP = 1.1
-
 #: From most octets to fewest: name, text behind a policy, and by what factor its steps must be faster than those of the
 #: encoding before.
 ENCODINGS = (
@@ -141,13 +136,6 @@ ENCODINGS = (
 )
 
 FULL_PRECISION, HALF_PRECISION, TOPK = range(len(ENCODINGS))
-
-#: Octets of half precision, as a share of those of full precision.
-HALF_PRECISION_COST = 0.5
-
-#: Before top-k is timed, its step counts as this many times the step's computing, its additional steps included: how
-#: long it takes to choose the elements is not known yet.
-UNTIMED_TOPK_FACTOR = 3.0
 
 
 @dataclass(slots=True)

@@ -158,6 +158,16 @@ class DESLOC(Scheduled):
 _BLOCK = re.compile(r"(?P<numbered>(?:[^.]+\.)*?\d+)\.|(?P<module>.*)\.[^.]*")
 
 
+def _block_of(name: str) -> str:
+    match = _BLOCK.match(name)
+    return name if match is None else match["numbered"] or match["module"]
+
+
+def block_count(names: Sequence[str]) -> int:
+    """Number of blocks of layers that the parameters belong to, by their names in the module."""
+    return len(set(map(_block_of, names)))
+
+
 def fragments_of(names: Sequence[str], fragments: int) -> list[int]:
     """
     The fragment of each parameter, by its name in the module: blocks in turn (the paper's strided pattern, Sec. 2.1).
@@ -167,9 +177,7 @@ def fragments_of(names: Sequence[str], fragments: int) -> list[int]:
     blocks: dict[str, int] = {}
     found = []
     for name in names:
-        match = _BLOCK.match(name)
-        block = name if match is None else match["numbered"] or match["module"]
-        found.append(blocks.setdefault(block, len(blocks)) % fragments)
+        found.append(blocks.setdefault(_block_of(name), len(blocks)) % fragments)
     if len(blocks) < fragments:
         raise ValueError(f"the model has {len(blocks)} blocks of layers, fewer than {fragments} fragments")
     return found

@@ -7,6 +7,7 @@ import math
 import torch
 
 from timesyncd.training.policy.auto import Controller
+from timesyncd.training.policy.low_communication import block_count
 
 
 def learning_rate(optimizer: torch.optim.Optimizer) -> float | None:
@@ -27,5 +28,7 @@ def known_rate(optimizer: torch.optim.Optimizer) -> float:
     return math.nan if rate is None else rate
 
 
-def new_controller(optimizer: torch.optim.Optimizer) -> Controller:
-    return Controller(known_rate(optimizer), is_adaptive(optimizer))
+def new_controller(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Controller:
+    """`module`: the one that is trained, not its wrapper."""
+    names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    return Controller(known_rate(optimizer), is_adaptive(optimizer), block_count(names))

@@ -305,13 +305,15 @@ class Synchronizer:
         self._reducer.load_state_dict(state["reducer"])
         if self._voter is not None:
             self._voter.load_state_dict(state["voter"])
-        self._controller = None if state["controller"] is None else new_controller(self._optimizer)
+        self._controller = None if state["controller"] is None else new_controller(self._optimizer, self._ddp.module)
         if self._controller is not None:
             self._controller.load_state_dict(state["controller"])
 
     def _start(self, strategy: Strategy, code: ChangeReason, reason: str) -> None:
         """A strategy that the script or the plan gave."""
-        self._controller = new_controller(self._optimizer) if isinstance(strategy.policy, Auto) else None
+        self._controller = (
+            new_controller(self._optimizer, self._ddp.module) if isinstance(strategy.policy, Auto) else None
+        )
         self._apply(strategy)
         self._record_change(code, reason)
 
@@ -319,7 +321,7 @@ class Synchronizer:
         change = Change(self._schedule.step, self.policy, code, reason)
         self._changes.append(change)
         if self._job.rank == 0:
-            _log.info("job %s: from step %d the policy is %s: %s", self._job.name, change.step, change.policy, reason)
+            _log.info("job %s, step %d: %s -> %s", self._job.name, change.step, reason, change.policy)
 
     def _apply(self, strategy: Strategy) -> None:
         former, self._schedule.strategy = self._schedule.strategy, strategy
