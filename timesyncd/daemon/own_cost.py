@@ -131,7 +131,12 @@ class CostControl:
 
 
 def allowed_factor(factor: int, poll_interval_s: float, holdover_after_ns: int | None) -> int:
-    """As much of it as leaves two polls within `holdover_after_ns`, so that a clock does not age to HOLDOVER between them."""
+    """
+    As much of it as leaves two polls within `holdover_after_ns`, so that a clock does not age to HOLDOVER between them.
+    A source that waits for its peer's messages has the interval 0, and keeps it.
+    """
+    if poll_interval_s == 0:
+        return 1
     if holdover_after_ns is None:
         return factor
     return max(1, min(factor, int(holdover_after_ns / 2 / (poll_interval_s * NS_PER_S))))

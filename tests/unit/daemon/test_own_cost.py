@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,6 +118,12 @@ def test_a_slower_clock_source_still_fits_twice_into_its_holdover(
     assert 1 <= allowed <= factor
     assert allowed == 1 or 2 * allowed * interval_s * NS_PER_S <= holdover_ns * (1 + 1e-9)
     assert allowed_factor(factor, interval_s, None) == factor
+
+
+@pytest.mark.parametrize("holdover_ns", [None, 4 * NS_PER_S])
+def test_a_source_that_waits_for_messages_is_not_spread(holdover_ns: int | None) -> None:
+    """ptp4l's slave_event_monitor: the interval is 0, and the daemon neither divides by it nor ends."""
+    assert allowed_factor(4, 0.0, holdover_ns) == 1
 
 
 def test_readings_are_kept_for_a_window_alone() -> None:
