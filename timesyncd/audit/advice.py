@@ -7,12 +7,13 @@ assumes beside that is in its `assumption`. Where the recording does not support
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from timesyncd.audit import bootstrap, buckets
 from timesyncd.audit.headline import percent, sizes_text
 from timesyncd.audit.measured import Measured
+from timesyncd.audit.mesh_remedies import MeshReplay
 from timesyncd.audit.remedies import LOCAL_STEPS, ReplayCase, every, leveled, replay
 from timesyncd.audit.report import AdviceKind, AdviceReport, EstimateReport, NoPrice
 from timesyncd.audit.timeline import RankStep, RecordedStep, Run
@@ -45,13 +46,13 @@ class _Unknown:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change that may be made. `changed`: the runs with it."""
+    """A change that may be made. `changed`: how long each step takes with it, in ns."""
 
     kind: AdviceKind
     title: str
     action: str
     assumption: str
-    changed: list[Run] | _Unknown
+    changed: Sequence[float] | _Unknown
     ranks: tuple[int, ...] = ()
     shares: tuple[float, ...] | None = None
 
@@ -63,13 +64,36 @@ def advise(now: Measured, runs: Sequence[Run], of_buckets: buckets.BucketAdvice 
     """
     if not runs:
         return []
-    found = [_priced(change, runs) for change in _changes(now, runs, of_buckets)]
+    before_ns = _lengths_ns(runs)
+    found = [_priced(change, before_ns) for change in _changes(now, runs, of_buckets)]
     found.append(_resized(of_buckets, now))
     return sorted(found, key=lambda one: float("inf") if one.gain is None else -one.gain.value)
 
 
+def advise_mesh(now: Measured, found: MeshReplay | str) -> list[AdviceReport]:
+    """
+    The same for a job that synchronizes in groups: other places for late ranks. What else could be changed has no price
+    there.
+    """
+    if isinstance(found, str):
+        changes = [
+            _Change(AdviceKind.SWAP_NODE, "Swap a node", "", _ASSUMED_PLACE, _Unknown(NoPrice.NOT_COMPARABLE, found))
+        ]
+        return [_priced(change, []) for change in changes]
+
+    def level(ranks: Sequence[int]) -> Sequence[float] | _Unknown:
+        changed = found.leveled(ranks)
+        if isinstance(changed, str):
+            return _Unknown(NoPrice.NO_OTHER_NODE, changed)
+        return found.step_lengths_ns(changed)
+
+    before_ns = found.step_lengths_ns(found.graph.durations)
+    reports = [_priced(change, before_ns) for change in _places(now, level)]
+    return sorted(reports, key=lambda one: float("inf") if one.gain is None else -one.gain.value)
+
+
 def _changes(now: Measured, runs: Sequence[Run], of_buckets: buckets.BucketAdvice | None) -> Iterator[_Change]:
-    yield from _places(now, runs)
+    yield from _places(now, lambda ranks: _lengths_ns(_each_step(runs, lambda step: leveled(step, ranks))))
     yield _shares(runs)
     yield _groups(now)
     yield _half_precision(now, runs, of_buckets)
@@ -80,11 +104,15 @@ def _changes(now: Measured, runs: Sequence[Run], of_buckets: buckets.BucketAdvic
             f"Average the parameters every {steps} steps",
             f'synchronized(job, ddp, optimizer, "local_sgd(h={steps})"), or timesyncd policy JOB "local_sgd(h={steps})"',
             "The loss needs no step more than with a synchronization in each: compare it on a held-out set.",
-            _Unknown(NoPrice.TOO_FEW_STEPS, changed) if isinstance(changed, str) else changed,
+            _Unknown(NoPrice.TOO_FEW_STEPS, changed) if isinstance(changed, str) else _lengths_ns(changed),
         )
 
 
-def _places(now: Measured, runs: Sequence[Run]) -> Iterator[_Change]:
+_Level = Callable[[Sequence[int]], "Sequence[float] | _Unknown"]
+"""How long each step takes if these ranks compute no longer than the others."""
+
+
+def _places(now: Measured, level: _Level) -> Iterator[_Change]:
     """Other places for late ranks: a whole node where all of its ranks are late, else single ranks."""
     late, nodes = sorted(now.late_ranks), now.recording.nodes
     if not late:
@@ -97,19 +125,20 @@ def _places(now: Measured, runs: Sequence[Run]) -> Iterator[_Change]:
     for node, ranks in by_node.items():
         of_node = [rank for rank in ranks if rank in late]
         if of_node == ranks:
-            yield _swap(node, ranks, runs, len(by_node))
+            yield _swap(node, ranks, level, len(by_node))
         else:
-            yield from (_move(rank, node, late, runs) for rank in of_node)
+            is_other = len(late) < now.recording.world_size
+            yield from (_move(rank, node, level if is_other else _all_late) for rank in of_node)
 
 
-def _swap(node: str, ranks: Sequence[int], runs: Sequence[Run], nodes: int) -> _Change:
-    changed: list[Run] | _Unknown
+def _swap(node: str, ranks: Sequence[int], level: _Level, nodes: int) -> _Change:
+    changed: Sequence[float] | _Unknown
     if nodes == 1:
         changed = _Unknown(
             NoPrice.NO_OTHER_NODE, "all ranks are on one node, and nothing shows how fast another one is"
         )
     else:
-        changed = _each_step(runs, lambda step: leveled(step, ranks))
+        changed = level(ranks)
     return _Change(
         AdviceKind.SWAP_NODE,
         f"Swap {node or 'the node'} for another node",
@@ -120,15 +149,19 @@ def _swap(node: str, ranks: Sequence[int], runs: Sequence[Run], nodes: int) -> _
     )
 
 
-def _move(rank: int, node: str, late: Sequence[int], runs: Sequence[Run]) -> _Change:
+def _move(rank: int, node: str, level: _Level) -> _Change:
     return _Change(
         AdviceKind.MOVE_RANK,
         f"Move rank {rank} to another place on {node or 'its node'}, or to another node",
         f"the other ranks of {node or 'the node'} are not late: give rank {rank} another device, core set or host",
         _ASSUMED_PLACE,
-        _each_step(runs, lambda step: leveled(step, [rank])) if len(late) < len(runs[0].starts_ns) else _ALL_LATE,
+        level([rank]),
         (rank,),
     )
+
+
+def _all_late(ranks: Sequence[int]) -> _Unknown:
+    return _ALL_LATE
 
 
 _ALL_LATE = _Unknown(NoPrice.NO_OTHER_NODE, "every rank is late at some place, so none shows how fast a good one is")
@@ -145,7 +178,7 @@ def _shares(runs: Sequence[Run]) -> _Change:
         "Give each rank a share of the batch by its speed",
         "synchronized(..., balance=True) does it, and weights the loss; or deal these shares yourself",
         _ASSUMED_SHARES,
-        _each_step(runs, lambda step: _with_batches(step, factors)),
+        _lengths_ns(_each_step(runs, lambda step: _with_batches(step, factors))),
         tuple(ranks),
         shares,
     )
@@ -190,13 +223,13 @@ def _groups(now: Measured) -> _Change:
 
 def _half_precision(now: Measured, runs: Sequence[Run], of_buckets: buckets.BucketAdvice | None) -> _Change:
     cost = None if of_buckets is None else of_buckets.cost
-    changed: list[Run] | _Unknown
+    changed: Sequence[float] | _Unknown
     if cost is None:
         why = "no gradient bucket is recorded" if of_buckets is None else of_buckets.reason
         changed = _Unknown(NoPrice.NOT_RECORDED, f"what a transfer costs by octet is not known: {why}")
     else:
         saved_ns = {place: size * cost.ns_per_byte / 2 for place, size in _sizes(now).items()}
-        changed = _each_step(runs, lambda step: _with_less(step, saved_ns))
+        changed = _lengths_ns(_each_step(runs, lambda step: _with_less(step, saved_ns)))
     return _Change(
         AdviceKind.HALF_PRECISION,
         "Send gradients in half precision",
@@ -225,10 +258,10 @@ def _each_step(runs: Sequence[Run], change: Callable[[RecordedStep], RecordedSte
     return [replace(run, steps=tuple(map(change, run.steps))) for run in runs]
 
 
-def _priced(change: _Change, runs: Sequence[Run]) -> AdviceReport:
+def _priced(change: _Change, before_ns: Sequence[float]) -> AdviceReport:
     if isinstance(change.changed, _Unknown):
         return _report(change, change.changed)
-    gain, saved_ns = price(runs, change.changed)
+    gain, saved_ns = _price(before_ns, change.changed)
     if gain.low is None or gain.high is None:
         return _report(
             change, _Unknown(NoPrice.TOO_FEW_STEPS, "the steps are too few for an error: record 100 or more")
@@ -242,15 +275,19 @@ def _priced(change: _Change, runs: Sequence[Run]) -> AdviceReport:
 
 def price(runs: Sequence[Run], changed: Sequence[Run]) -> tuple[bootstrap.Estimate, int]:
     """The share of the time that a change saves, with its interval over the steps; and what it saves of a step, in ns."""
+    return _price(_lengths_ns(runs), _lengths_ns(changed))
+
+
+def _price(steps_ns: Sequence[float], changed_ns: Sequence[float]) -> tuple[bootstrap.Estimate, int]:
     samples = [
         bootstrap.StepSample(before_ns, before_ns - after_ns)
-        for before_ns, after_ns in zip(_lengths_ns(runs), _lengths_ns(changed), strict=True)
+        for before_ns, after_ns in zip(steps_ns, changed_ns, strict=True)
     ]
     saved_ns = sum(sample.exposed_ns for sample in samples) / len(samples)
     return bootstrap.estimate(samples, lambda sums: sums.overhead), round(saved_ns)
 
 
-def _lengths_ns(runs: Sequence[Run]) -> Iterable[float]:
+def _lengths_ns(runs: Sequence[Run]) -> list[float]:
     return [sum(time.lengths_ns) / len(time.lengths_ns) for time in replay(runs)]
 
 

@@ -8,8 +8,10 @@ from typing import Any, Literal
 from timesyncd.audit import advice, bootstrap, buckets, groups, measured, remedies, transfers
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
+from timesyncd.audit.mesh_remedies import MeshReplay, mesh_gains, mesh_replay
 from timesyncd.audit.report import (
     AbsentRankReport,
+    AdviceReport,
     AuditReport,
     BeforeAfter,
     BucketReport,
@@ -45,6 +47,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
     interval = bootstrap.estimate(samples, lambda sums: sums.overhead) if samples and now.is_account else None
     replayable = comparable_runs(now)
     of_buckets = buckets.advise(now) if replayable else None
+    of_groups = _replay_of_groups(now)
     parts = transfers.divide(now, replayable)
     found = AuditReport(
         job=recording.job,
@@ -65,8 +68,8 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         unreduced_steps=now.unreduced_steps,
         sources=_sources(now, overhead or 0.0) if now.is_account else [],
         stages=_stages(now),
-        remedies=_remedies(now, replayable, of_buckets),
-        advice=advice.advise(now, replayable, of_buckets),
+        remedies=_remedies(now, replayable, of_buckets, of_groups),
+        advice=_advice(now, replayable, of_buckets, of_groups),
         buckets=None if of_buckets is None else _buckets(of_buckets),
         exposed_parts=None if isinstance(parts, str) else _exposed_parts(parts),
         no_exposed_parts=parts if isinstance(parts, str) else "",
@@ -98,8 +101,22 @@ def advice_for(now: Measured) -> JobAdvice:
         job=now.recording.job,
         steps=now.recorded_steps,
         step_ns=_estimate(bootstrap.estimate(now.samples, lambda sums: sums.step_ns)) if now.samples else None,
-        advice=advice.advise(now, replayable, of_buckets),
+        advice=_advice(now, replayable, of_buckets, _replay_of_groups(now)),
     )
+
+
+def _advice(
+    now: Measured,
+    replayable: Sequence[Run],
+    of_buckets: buckets.BucketAdvice | None,
+    of_groups: MeshReplay | str | None,
+) -> list[AdviceReport]:
+    return advice.advise(now, replayable, of_buckets) if of_groups is None else advice.advise_mesh(now, of_groups)
+
+
+def _replay_of_groups(now: Measured) -> MeshReplay | str | None:
+    """A text: why there is none. None: the ranks do not synchronize in groups, or in calls that have no mark."""
+    return mesh_replay(now) if now.own_times is not None and now.is_account else None
 
 
 def _groups(now: Measured) -> dict[str, Any]:
@@ -253,8 +270,14 @@ def _stages(now: Measured) -> list[StageReport]:
     ]
 
 
-def _remedies(now: Measured, replayable: Sequence[Run], of_buckets: buckets.BucketAdvice | None) -> list[RemedyReport]:
+def _remedies(
+    now: Measured,
+    replayable: Sequence[Run],
+    of_buckets: buckets.BucketAdvice | None,
+    of_groups: MeshReplay | str | None,
+) -> list[RemedyReport]:
     """In the order of gain; remedies that do not apply are last."""
+    gains = remedies.gains(replayable, now.late_ranks) if of_groups is None else mesh_gains(of_groups, now.late_ranks)
     found = [
         RemedyReport(
             name=gain.remedy.name,
@@ -265,7 +288,7 @@ def _remedies(now: Measured, replayable: Sequence[Run], of_buckets: buckets.Buck
             assumption=gain.remedy.assumption,
             reason=gain.reason,
         )
-        for gain in remedies.gains(replayable, now.late_ranks)
+        for gain in gains
     ]
     if of_buckets is not None:
         found.append(_resized(of_buckets, bootstrap.sum_of(now.samples)))

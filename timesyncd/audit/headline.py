@@ -281,8 +281,12 @@ def _group_notes(report: AuditReport) -> Iterator[str]:
         return
     yield (
         "The ranks synchronize in groups, so each rank's own time, without its waits, is compared with that of the ranks that do "
-        "the same work. Each is measured on its own clock. No remedy is replayed."
+        "the same work. Each is measured on its own clock."
     )
+    if report.remedies and all(remedy.gain is None for remedy in report.remedies):
+        yield f"No remedy is replayed: {report.remedies[0].reason}."
+    elif report.remedies:
+        yield "A remedy's gain is that of a replay of all groups and messages: a rank that is no longer slow lets others wait less."
     if report.stragglers:
         yield "What the others waited for a rank is at most what it takes longer than its like, and at most what they waited in all."
     for each in report.withheld:

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
 from timesyncd.audit.bootstrap import StepSample
+from timesyncd.ipc.group_marks import MAX_UNMETERED_PART
 from timesyncd.ipc.job_datagram import Kind, kind_text
 from timesyncd.jobs.arrivals import (
     READING_GRANULARITY_NS,
@@ -24,11 +25,11 @@ from timesyncd.jobs.arrivals import (
     widest_skew_sync,
 )
 from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier, ratio, step_cost
-from timesyncd.jobs.issued_calls import MAX_UNMETERED_PART
 from timesyncd.jobs.late_place import late_place
 from timesyncd.jobs.lateness import independent_part, independent_steps, is_persistent
 from timesyncd.jobs.missing_ranks import Hang, find_hang
 from timesyncd.jobs.onset import LateSpan, late_spans
+from timesyncd.jobs.own_changes import SlowSpan, rare_own_waits, slow_spans
 from timesyncd.jobs.own_time import OwnTimes, group_text, own_times
 from timesyncd.jobs.rare_waits import RareWaits, rare_waits
 from timesyncd.jobs.recording import Recording, positions, same_step
@@ -81,11 +82,20 @@ class Measured:
 
     @cached_property
     def rare(self) -> RareWaits | None:
-        return rare_waits(self.attribution.syncs) if self.is_account else None
+        if not self.is_account:
+            return None
+        return rare_waits(self.attribution.syncs) if self.own_times is None else rare_own_waits(self.own_times)
 
     @cached_property
     def late_spans(self) -> list[LateSpan]:
-        return late_spans(self.attribution.syncs) if self.is_account else []
+        if not self.is_account:
+            return []
+        return [each.span for each in self.slow_spans] if self.own_times else late_spans(self.attribution.syncs)
+
+    @cached_property
+    def slow_spans(self) -> list[SlowSpan]:
+        """The spans of a job that synchronizes in groups."""
+        return [] if self.own_times is None else slow_spans(self.own_times)
 
     @cached_property
     def hang(self) -> Hang | None:
@@ -242,7 +252,8 @@ def _moved(mark: StepMark, by_ns: int) -> StepMark:
 def place(now: Measured, late: Straggler) -> str:
     """Where the straggler loses its time, as far as the marks separate it."""
     if now.own_times is not None:
-        return next(each.place for each in now.own_times.slow if each.straggler is late)
+        slow = [*now.own_times.slow, *(each.slow for each in now.slow_spans)]
+        return next(each.place for each in slow if each.straggler is late)
     return late_place(now.recording.syncs, now.recording.step_marks, late)
 
 

@@ -381,25 +381,31 @@ def pauses_of(runs: Sequence[Run]) -> list[Pause]:
 
 
 def _of_run(run: Run) -> list[Pause]:
-    ranks = range(len(run.starts_ns))
-    excess_ns = [_excess_ns([step.ranks[rank].compute_ns for step in run.steps]) for rank in ranks]
+    computed_ns = [[step.ranks[rank].compute_ns for step in run.steps] for rank in range(len(run.starts_ns))]
+    typical = [_typical_parts(run, rank) for rank in range(len(run.starts_ns))]
+    return [Pause(rank, step, ns, typical[rank]) for step, rank, ns in pauses_in(computed_ns)]
+
+
+def pauses_in(computed_ns: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
+    """
+    (step, rank, ns) in order, of what each rank computes step by step. What all ranks compute longer in one step is no
+    pause.
+    """
+    excess_ns = [_excess_ns(of_rank) for of_rank in computed_ns]
     common_ns = [max(0, min(of_step)) for of_step in zip(*excess_ns, strict=True)]
-    found = [pause for rank in ranks for pause in _of_rank(run, rank, excess_ns[rank], common_ns)]
-    return sorted(found, key=lambda pause: (pause.step, pause.rank))
+    found = []
+    for rank, of_rank in enumerate(excess_ns):
+        spread_ns = percentile([abs(value) for value in of_rank], 50)
+        typical_ns = computed_ns[rank][0] - of_rank[0]
+        at_least_ns = max(typical_ns * _SHARE_PERCENT // 100, _SPREADS * spread_ns, 1)
+        own_ns = [excess - common for excess, common in zip(of_rank, common_ns, strict=True)]
+        found += [(step, rank, value) for step, value in enumerate(own_ns) if value >= at_least_ns]
+    return sorted(found)
 
 
 def _excess_ns(computed_ns: Sequence[int]) -> list[int]:
     typical_ns = percentile(computed_ns, 50)
     return [value - typical_ns for value in computed_ns]
-
-
-def _of_rank(run: Run, rank: int, excess_ns: Sequence[int], common_ns: Sequence[int]) -> list[Pause]:
-    typical_ns = run.steps[0].ranks[rank].compute_ns - excess_ns[0]
-    spread_ns = percentile([abs(value) for value in excess_ns], 50)
-    at_least_ns = max(typical_ns * _SHARE_PERCENT // 100, _SPREADS * spread_ns, 1)
-    typical = _typical_parts(run, rank)
-    own_ns = [excess - common for excess, common in zip(excess_ns, common_ns, strict=True)]
-    return [Pause(rank, at, value, typical) for at, value in enumerate(own_ns) if value >= at_least_ns]
 
 
 def _typical_parts(run: Run, rank: int) -> tuple[RankSync, ...]:

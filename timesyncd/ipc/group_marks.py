@@ -24,6 +24,9 @@ MAX_COMMUNICATORS = 4_096
 MAX_GROUP_NAME = 255
 MAX_GROUP_RANKS = 1 << 20
 
+#: Above this part of all calls without a mark, the marks are no account of what synchronization costs.
+MAX_UNMETERED_PART = 0.01
+
 _KIND_BITS = 8
 
 
@@ -40,6 +43,14 @@ class Communicator:
     ranks: tuple[int, ...]
     dimension: str | None = None
     tag: int | None = None
+
+    @property
+    def text(self) -> str:
+        """For people: `shard groups of 2 ranks`, `pp messages to a higher rank`. The same for groups that do the same."""
+        of = "" if self.dimension is None else f"{self.dimension} "
+        if self.tag is None:
+            return f"{of}groups of {len(self.ranks)} ranks"
+        return f"{of}messages to a {'higher' if self.ranks[1] > self.ranks[0] else 'lower'} rank"
 
 
 @dataclass(frozen=True, slots=True)

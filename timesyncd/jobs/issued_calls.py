@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-#: Above this part of all calls, what the marks show is no account of what synchronization costs, or of who is late.
-MAX_UNMETERED_PART = 0.01
+from timesyncd.ipc.group_marks import MAX_UNMETERED_PART
 
 #: A sentence lists so many kinds of calls before "and others".
 _MAX_LISTED = 6

@@ -60,21 +60,22 @@ class LateSpan:
     trend: Trend | None
 
 
-def late_spans(syncs: Sequence[Sync]) -> list[LateSpan]:
+def late_spans(syncs: Sequence[Sync], families: int = 1) -> list[LateSpan]:
     """
     The spans of the steps in which a rank is late, of the ranks whose lateness changes in these synchronizations, by
     their order in time. A rank that is late throughout, always alike, has none.
 
     For a job whose ranks are all alike the probability of any span is at most FALSE_ALARM: a test must find a
     change, or Mann and Kendall's a trend, with Bonferroni's correction over the ranks, after correction for the
-    autocorrelation; and in its span the rank must be a straggler by the tests of `stragglers`.
+    autocorrelation; and in its span the rank must be a straggler by the tests of `stragglers`. `families`: so many sets
+    of ranks are searched, so each has one part in so many of the probability.
     """
     steps = [(key, group) for key, group in same_step(syncs) if widest_skew_sync(group).comparison is not None]
     lateness_ns = _lateness_ns([group for _, group in steps])
     floor_ns = max(MIN_LATENESS_NS, (step_ns(syncs) or 0) // STEP_PART)
     found = []
     for rank, values_ns in lateness_ns.items():
-        alpha = FALSE_ALARM / len(lateness_ns)
+        alpha = FALSE_ALARM / len(lateness_ns) / families
         for part in _parts(values_ns, 0, len(values_ns), alpha, floor_ns):
             whole = part.start == 0 and part.stop == len(steps)
             if percentile(values_ns[part.start : part.stop], 50) <= floor_ns or (whole and part.trend is None):

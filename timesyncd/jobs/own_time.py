@@ -71,10 +71,22 @@ class Withheld:
 
 
 @dataclass(frozen=True)
+class WorkClass:
+    """Ranks that do the same work. `alike`: by key the steps in which all have their usual synchronizations, by rank."""
+
+    ranks: tuple[int, ...]
+    alike: Sequence[tuple[int, Mapping[int, OwnStep]]]
+
+    def between(self, first: int, last: int) -> WorkClass:
+        """With the steps from one key to another one alone."""
+        return WorkClass(self.ranks, [each for each in self.alike if first <= each[0] <= last])
+
+
+@dataclass(frozen=True)
 class OwnTimes:
     """
     `slow`: the worst first. `alone`: the ranks that have no other rank with the same work. `may_be_chance`: as of an
-    Attribution. `costs`: by step.
+    Attribution. `costs`: by step. `steps`: by rank and key. `sharing`: the ranks that may work on the same data.
     """
 
     slow: tuple[SlowRank, ...]
@@ -83,27 +95,46 @@ class OwnTimes:
     may_be_chance: bool
     compared_steps: int
     costs: Sequence[StepCost]
+    classes: tuple[WorkClass, ...]
+    steps: Mapping[int, Mapping[int, OwnStep]]
+    sharing: tuple[Communicator, ...]
+
+    @property
+    def comparable(self) -> list[WorkClass]:
+        """The classes of two ranks or more."""
+        return [each for each in self.classes if len(each.ranks) > 1]
 
 
 def own_times(recording: Recording) -> OwnTimes:
     """Of all steps of which a rank has a mark."""
     steps = {rank: dict(_rank_steps(recording, rank)) for rank in range(recording.world_size)}
     costs = [_cost(key, {rank: own[key] for rank, own in steps.items() if key in own}) for key in recording.step_keys]
+    classes = [
+        WorkClass(tuple(ranks), _alike({rank: steps[rank] for rank in ranks}))
+        for ranks in _classes(steps, _stages(recording))
+    ]
     slow: list[SlowRank] = []
-    alone: list[int] = []
     may_be_chance, compared = False, 0
-    for ranks in _classes(steps, _stages(recording)):
-        if len(ranks) < 2:
-            alone += ranks
-            continue
-        alike = _alike({rank: steps[rank] for rank in ranks})
-        compared = max(compared, len(alike))
-        found, doubt = _slow(alike, steps)
-        slow += found
-        may_be_chance = may_be_chance or doubt
+    for each in classes:
+        if len(each.ranks) > 1:
+            compared = max(compared, len(each.alike))
+            found, doubt = _slow(each, steps)
+            slow += found
+            may_be_chance = may_be_chance or doubt
     slow.sort(key=lambda each: (-each.straggler.exposed_ns, -each.straggler.lateness_p50_ns, each.straggler.rank))
-    named, withheld = _without_shared(slow, recording)
-    return OwnTimes(tuple(named), tuple(withheld), tuple(sorted(alone)), may_be_chance, compared, costs)
+    sharing = _sharing(recording)
+    named, withheld = _without_shared(slow, sharing)
+    return OwnTimes(
+        slow=tuple(named),
+        withheld=tuple(withheld),
+        alone=tuple(sorted(rank for each in classes if len(each.ranks) < 2 for rank in each.ranks)),
+        may_be_chance=may_be_chance,
+        compared_steps=compared,
+        costs=costs,
+        classes=tuple(classes),
+        steps=steps,
+        sharing=tuple(sharing),
+    )
 
 
 # ---- steps
@@ -111,12 +142,7 @@ def own_times(recording: Recording) -> OwnTimes:
 
 def group_text(communicator: Communicator | None) -> str:
     """For people: `shard groups of 2 ranks`, `pp messages to a higher rank`, `all ranks`."""
-    if communicator is None:
-        return "all ranks"
-    of = "" if communicator.dimension is None else f"{communicator.dimension} "
-    if communicator.tag is None:
-        return f"{of}groups of {len(communicator.ranks)} ranks"
-    return f"{of}messages to a {'higher' if communicator.ranks[1] > communicator.ranks[0] else 'lower'} rank"
+    return "all ranks" if communicator is None else communicator.text
 
 
 def _rank_steps(recording: Recording, rank: int) -> Iterator[tuple[int, OwnStep]]:
@@ -192,17 +218,23 @@ def _classes(steps: Mapping[int, Mapping[int, OwnStep]], stages: Mapping[int, _S
 
 def _stages(recording: Recording) -> dict[int, _Stage]:
     """By rank, its place among the ranks that exchange messages with one another, in each dimension."""
-    marks = {} if recording.groups is None else recording.groups.marks
-    channels = {mark.communicator for own in marks.values() for mark in own if mark.kind in MESSAGES}
-    by_group: dict[tuple[str, str], list[Communicator]] = defaultdict(list)
-    for channel in channels:
-        by_group[str(channel.dimension), channel.name].append(channel)
     found: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for (dimension, _), of_group in sorted(by_group.items()):
+    for (dimension, _), of_group in sorted(
+        _channels(recording).items(), key=lambda each: (str(each[0][0]), each[0][1])
+    ):
         for ranks in _connected(of_group):
             for place, rank in enumerate(ranks):
-                found[rank].append((dimension, place))
+                found[rank].append((str(dimension), place))
     return {rank: tuple(places) for rank, places in found.items()}
+
+
+def _channels(recording: Recording) -> Mapping[tuple[str | None, str], Sequence[Communicator]]:
+    """By dimension and name of their group, the pairs of ranks that exchange messages."""
+    marks = {} if recording.groups is None else recording.groups.marks
+    found: dict[tuple[str | None, str], list[Communicator]] = defaultdict(list)
+    for channel in {mark.communicator for own in marks.values() for mark in own if mark.kind in MESSAGES}:
+        found[channel.dimension, channel.name].append(channel)
+    return found
 
 
 def _connected(channels: Sequence[Communicator]) -> list[list[int]]:
@@ -239,41 +271,40 @@ def _alike(steps: Mapping[int, Mapping[int, OwnStep]]) -> list[tuple[int, dict[i
 # ---- lateness
 
 
-def _slow(
-    alike: Sequence[tuple[int, dict[int, OwnStep]]], steps: Mapping[int, Mapping[int, OwnStep]]
-) -> tuple[list[SlowRank], bool]:
+def _slow(of: WorkClass, steps: Mapping[int, Mapping[int, OwnStep]]) -> tuple[list[SlowRank], bool]:
     """Of one class of ranks, and whether chance may have made another one late."""
-    if not alike:
+    if not of.alike:
         return [], False
-    stragglers, doubt = stragglers_and_doubt(list(_compared(alike)))
-    calls = next(iter(alike[0][1].values())).calls
-    places = dict(_places(calls))
-    found = []
-    for straggler in stragglers:
-        at, text = places[straggler.where]
-        own = alike[0][1][straggler.rank].calls
-        exposed_ns = sum(_exposed_ns(key, ranks, straggler.rank, steps) for key, ranks in alike)
-        found.append(
-            SlowRank(
-                replace(straggler, where=text, exposed_ns=exposed_ns),
-                own[at].communicator if at < len(own) else None,
-                f"in {text}" if text == _UPDATE else f"before {text}",
-            )
-        )
-    return found, doubt
+    stragglers, doubt = stragglers_and_doubt(compared_syncs(of))
+    return [slow_rank(straggler, of, steps) for straggler in stragglers], doubt
 
 
-def _compared(alike: Sequence[tuple[int, dict[int, OwnStep]]]) -> Iterator[Sync]:
+def slow_rank(straggler: Straggler, of: WorkClass, steps: Mapping[int, Mapping[int, OwnStep]]) -> SlowRank:
+    """A straggler among `compared_syncs` of these ranks, with its place and what the others waited for it."""
+    first = of.alike[0][1]
+    at, text = dict(_places(first[min(first)].calls))[straggler.where]
+    own = first[straggler.rank].calls
+    exposed_ns = sum(_exposed_ns(key, ranks, straggler.rank, steps) for key, ranks in of.alike)
+    return SlowRank(
+        replace(straggler, where=text, exposed_ns=exposed_ns),
+        own[at].communicator if at < len(own) else None,
+        f"in {text}" if text == _UPDATE else f"before {text}",
+    )
+
+
+def compared_syncs(of: WorkClass) -> list[Sync]:
     """
     As if the ranks began each step together and never waited: they then arrive at each synchronization, and at the
     step's end, after their own time.
     """
-    for key, ranks in alike:
+    found = []
+    for key, ranks in of.alike:
         first = ranks[min(ranks)]
         kinds = [*(call.kind for call in first.calls), int(Kind.STEP)]
         for at in _positions(len(kinds)):
             arrivals = {rank: _arrival(first.begin_ns + step.own_ns[at]) for rank, step in ranks.items()}
-            yield Sync(key, at, kinds[at], arrivals, compare(arrivals))
+            found.append(Sync(key, at, kinds[at], arrivals, compare(arrivals)))
+    return found
 
 
 def _arrival(at_ns: int) -> Arrival:
@@ -311,30 +342,52 @@ def _exposed_ns(key: int, ranks: Mapping[int, OwnStep], late: int, steps: Mappin
     For how long half of the other ranks of the job waited in the step for what this one takes longer than the (lower)
     median of its like: at most for all that they waited.
     """
-    own = sorted(step.own_ns[-1] for step in ranks.values())
-    excess_ns = max(0, ranks[late].own_ns[-1] - own[(len(own) - 1) // 2])
-    waited = sorted(own_steps[key].waited_ns for rank, own_steps in steps.items() if rank != late and key in own_steps)
-    return min(excess_ns, waited[(len(waited) - 1) // 2]) if waited else 0
+    usual_ns = lower_median([step.own_ns[-1] for step in ranks.values()])
+    return min(max(0, ranks[late].own_ns[-1] - usual_ns), others_waited_ns(key, late, steps))
 
 
-def _without_shared(slow: Sequence[SlowRank], recording: Recording) -> tuple[list[SlowRank], list[Withheld]]:
+def others_waited_ns(key: int, rank: int, steps: Mapping[int, Mapping[int, OwnStep]]) -> int:
+    """For so long half of the other ranks of the job waited in the step with this key."""
+    waited = [own[key].waited_ns for other, own in steps.items() if other != rank and key in own]
+    return lower_median(waited) if waited else 0
+
+
+def lower_median(values: Sequence[int]) -> int:
+    """Of one value or more."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def _without_shared(slow: Sequence[SlowRank], sharing: Sequence[Communicator]) -> tuple[list[SlowRank], list[Withheld]]:
     """
     Where all ranks of a group are slow, they may have more to do: those that work on the same data have the same data.
     Then no rank of it is named, unless the group is the whole job.
     """
     by_rank = {each.straggler.rank: each for each in slow if each.straggler.verdict == "straggler"}
-    withheld: dict[tuple[int, ...], Withheld] = {}
+    withheld: list[Withheld] = []
     taken: set[int] = set()
-    for communicator in _groups(recording):
-        ranks = tuple(sorted(communicator.ranks))
-        if 1 < len(ranks) < recording.world_size and by_rank.keys() >= set(ranks) and ranks not in withheld:
-            least_ns = min(by_rank[rank].straggler.lateness_p50_ns for rank in ranks)
-            withheld[ranks] = Withheld(communicator, least_ns)
-            taken |= set(ranks)
-    return [each for each in slow if each.straggler.rank not in taken], list(withheld.values())
+    for communicator in sharing:
+        if by_rank.keys() >= set(communicator.ranks):
+            least_ns = min(by_rank[rank].straggler.lateness_p50_ns for rank in communicator.ranks)
+            withheld.append(Withheld(communicator, least_ns))
+            taken |= set(communicator.ranks)
+    return [each for each in slow if each.straggler.rank not in taken], withheld
 
 
-def _groups(recording: Recording) -> list[Communicator]:
+def _sharing(recording: Recording) -> list[Communicator]:
+    """
+    The groups, and the ranks that are connected by messages, as the stages of one pipeline: by their ranks, the
+    smallest first. All ranks of the job are none.
+    """
     marks = {} if recording.groups is None else recording.groups.marks
-    found = {mark.communicator for own in marks.values() for mark in own if mark.kind not in MESSAGES}
-    return sorted(found, key=lambda each: (len(each.ranks), each.ranks, each.name))
+    found = {mark.communicator for own in marks.values() for mark in own}
+    groups = [each for each in found if each.tag is None]
+    groups += [
+        Communicator(name, tuple(ranks), dimension)
+        for (dimension, name), channels in _channels(recording).items()
+        for ranks in _connected(channels)
+    ]
+    groups.sort(key=lambda each: (len(each.ranks), each.ranks, each.name))
+    by_ranks: dict[tuple[int, ...], Communicator] = {}
+    for each in groups:
+        by_ranks.setdefault(tuple(sorted(each.ranks)), each)
+    return [each for ranks, each in by_ranks.items() if 1 < len(ranks) < recording.world_size]

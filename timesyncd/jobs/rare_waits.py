@@ -32,17 +32,20 @@ _APART = 5
 
 @dataclass(frozen=True, slots=True)
 class StepWait:
-    """For how long half of the ranks only waited in this step for each rank that was surely the last, in ns."""
+    """
+    For how long half of the ranks only waited in this step for each rank that was surely the last, in ns. None: for
+    ranks that all were late, so they may have had more to do.
+    """
 
     step: int
-    by_rank_ns: Mapping[int, int]
+    by_rank_ns: Mapping[int | None, int]
 
     @property
     def total_ns(self) -> int:
         return sum(self.by_rank_ns.values())
 
     @property
-    def rank(self) -> int:
+    def rank(self) -> int | None:
         """The rank that the others waited for the longest; only where they waited."""
         return max(self.by_rank_ns, key=lambda rank: self.by_rank_ns[rank])
 
@@ -53,7 +56,8 @@ class RareWaits:
     `steps` (keys, in order) of `compared_steps` hold `share` of the waiting, `wait_ns` each in the median.
 
     In `rank_steps` of them the others waited for `rank`, every `every` steps. `rank` None: ranks that are alike come so
-    with a probability above FALSE_ALARM. `every` None: irregular, or no rank is named.
+    with a probability above FALSE_ALARM, or `shared`: the others mostly waited for ranks that may have had more to do.
+    `every` None: irregular, or no rank is named.
     """
 
     steps: tuple[int, ...]
@@ -63,6 +67,7 @@ class RareWaits:
     rank: int | None
     rank_steps: int
     every: int | None
+    shared: bool = False
 
     @property
     def text(self) -> str:
@@ -71,13 +76,16 @@ class RareWaits:
         found = f"{len(self.steps):,} of {self.compared_steps:,} steps {'holds' if one else 'hold'} {self.share:.0%} of the waiting"
         found = found.replace("%", " %")
         if self.rank is None:
-            why = "too few to tell a cause from chance, so no rank is named"
+            why = _SHARED if self.shared else "too few to tell a cause from chance, so no rank is named"
             return f"{found} ({each}{'' if one else ' each'}; {why})"
         named = f"for rank {self.rank}"
         if self.rank_steps < len(self.steps):
             named += f" in {self.rank_steps} of them"
         period = f", every {self.every} steps" if self.every else ""
         return f"{found}, {named}, {each} each{period}"
+
+
+_SHARED = "ranks that work on the same data are late together, as with more data, so no rank is named"
 
 
 def step_waits(syncs: Sequence[Sync]) -> list[StepWait]:
@@ -88,7 +96,7 @@ def step_waits(syncs: Sequence[Sync]) -> list[StepWait]:
     found = []
     for step, group in groupby(syncs, key=lambda sync: sync.step):
         free_ns: dict[int, int] = {}
-        waited: Counter[int] = Counter()
+        waited: Counter[int | None] = Counter()
         compared = False
         for sync in group:
             if sync.comparison is not None:
@@ -104,22 +112,29 @@ def step_waits(syncs: Sequence[Sync]) -> list[StepWait]:
 
 def rare_waits(syncs: Sequence[Sync]) -> RareWaits | None:
     """The rare cause in these synchronizations, in the order of (step, sync); None: the waiting is in no few steps."""
-    waits = step_waits(syncs)
+    ranks = next((list(sync.arrivals) for sync in syncs if sync.comparison is not None), [])
+    return rare_among(step_waits(syncs), step_ns(syncs) or 0, dict.fromkeys(ranks, len(ranks)))
+
+
+def rare_among(waits: Sequence[StepWait], length_ns: int, alike: Mapping[int, int]) -> RareWaits | None:
+    """
+    The rare cause in these steps, which take `length_ns` in the median. `alike`: by rank, among how many ranks that are
+    alike it pauses by chance.
+    """
     totals_ns = [wait.total_ns for wait in waits]
     if len(waits) < MIN_STEPS or not any(totals_ns):
         return None
-    limit_ns = max(_TIMES_USUAL * percentile(totals_ns, 75), (step_ns(syncs) or 0) // _STEP_PART, 1)
+    limit_ns = max(_TIMES_USUAL * percentile(totals_ns, 75), length_ns // _STEP_PART, 1)
     at = [index for index, total_ns in enumerate(totals_ns) if total_ns >= limit_ns]
     share = sum(totals_ns[index] for index in at) / sum(totals_ns)
     if not at or len(at) * RARE_PART > len(waits) or share < MIN_SHARE:
         return None
-    ranks = len(next(sync for sync in syncs if sync.comparison is not None).arrivals)
     pauses = [(pause[0], _rank_of([waits[index] for index in pause])) for pause in _pauses(at)]
     rank, times = Counter(rank for _, rank in pauses).most_common(1)[0]
-    probability = _same_rank_probability(times, len(pauses), ranks)
+    probability = 1.0 if rank is None else _same_rank_probability(times, len(pauses), alike[rank])
     period, chance = _period([index for index, each in pauses if each == rank], len(waits))
     # Two ways to be named, with half of the false alarms each: by the number of steps alone, and by their regularity too.
-    named = min(probability, probability * chance) < FALSE_ALARM / 2
+    named = rank is not None and min(probability, probability * chance) < FALSE_ALARM / 2
     return RareWaits(
         steps=tuple(waits[index].step for index in at),
         compared_steps=len(waits),
@@ -128,6 +143,7 @@ def rare_waits(syncs: Sequence[Sync]) -> RareWaits | None:
         rank=rank if named else None,
         rank_steps=sum(waits[index].rank == rank for index in at),
         every=period if named and chance < 1 else None,
+        shared=rank is None,
     )
 
 
@@ -142,9 +158,9 @@ def _pauses(at: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def _rank_of(pause: Sequence[StepWait]) -> int:
+def _rank_of(pause: Sequence[StepWait]) -> int | None:
     """The rank that the others waited for the longest."""
-    waited: Counter[int] = Counter()
+    waited: Counter[int | None] = Counter()
     for wait in pause:
         waited.update(wait.by_rank_ns)
     return waited.most_common(1)[0][0]
