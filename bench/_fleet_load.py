@@ -21,6 +21,7 @@ from timesyncd.ipc.job_datagram import Mark
 from timesyncd.messages.fleet import HistoryBatch, HistoryRow, Rollup, Summary
 from timesyncd.messages.jobs import MarkBatch
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
+from timesyncd.mqtt.topics import topic_of
 
 STREAM = 1
 GRANDMASTERS = ("001122.fffe.334455", "001122.fffe.334466")
@@ -207,7 +208,7 @@ class Load:
             real_minus_boot_ns=1_700_000_000_000_000_000, gm_bound_ns=2_000, utc_bound_ns=3_000, status="SYNCHRONIZED",
             grandmaster_identity=GRANDMASTERS[0], utc_seconds_removed=37, lost=0, joined_ns=5, marks=marks,
         )  # fmt: skip
-        self._client.publish(f"{TOPIC_PREFIX}/node/{name(index)}/marks", message.model_dump_json())
+        self._client.publish(topic_of(message, TOPIC_PREFIX, name(index)), message.model_dump_json())
 
 
 def _cut(json: bytes) -> tuple[bytes, bytes, bytes]:

@@ -23,7 +23,8 @@ from wire import marks as wire_marks
 from wire import node_state
 
 from timesyncd.config import TOPIC_PREFIX
-from timesyncd.mqtt.topics import MAX_MESSAGE_BYTES
+from timesyncd.ipc.job_datagram import job_id, job_part
+from timesyncd.mqtt.topics import MARKS, MAX_MESSAGE_BYTES
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import new_marker
@@ -87,7 +88,8 @@ def marks(number: int) -> tuple[str, bytes]:
     one = {"sync": 0, "kind": 1, "arrival_ns": at_ns, "begin_ns": at_ns + 1, "end_ns": at_ns + 2, "bytes": 4}
     more = {"uid": number % 50, "job": f"j{number}", "world_size": 2, "real_minus_boot_ns": 1, "sequence": number}
     message = json.loads(wire_marks(1).model_dump_json()) | more | {"marks": [one | {"step": n} for n in range(512)]}
-    return f"{TOPIC_PREFIX}/node/n1/marks", json.dumps(message).encode()
+    part = job_part(job_id(number % 50, f"j{number}", 0))
+    return MARKS.topic(TOPIC_PREFIX, "n1", part), json.dumps(message).encode()
 
 
 def test_marks_of_ever_more_jobs_and_users(broker: Mosquitto, hub: DaemonProcess) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import aiomqtt
 import pytest
+from broker_relay import BrokerRelay
 from mqtt_links import eventually, running
 from wire import cloud_event, grandmaster, history, marks, node_state, stored
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.config import TOPIC_PREFIX, MqttSettings, SecretSettings
+from timesyncd.ipc.job_datagram import job_id, job_part
 from timesyncd.ipc.job_segment import Plan
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, Stored
 from timesyncd.messages.jobs import JobState, MarkBatch
@@ -222,6 +224,101 @@ async def test_marks_of_a_closed_step_are_not_sent(mosquitto: Mosquitto, monkeyp
 
     assert reader.messages(MarkBatch) == [marks(2)]
     assert link.dropped == 1
+
+
+def batch_of(job: str, sequence: int) -> MarkBatch:
+    return marks(sequence).model_copy(update={"job": job})
+
+
+def part_of(job: str) -> str:
+    return job_part(job_id(0, job, 0))
+
+
+async def test_a_hub_receives_the_marks_of_the_parts_that_it_selects(mosquitto: Mosquitto) -> None:
+    """
+    Not those of others; another selection counts at once, and after a reconnect. What is selected no more does not come.
+    """
+    link, hub, sequence = writer(mosquitto), Reader(mosquitto, ()), 0
+
+    def received() -> set[str]:
+        return {batch.job for batch in hub.messages(MarkBatch) if isinstance(batch, MarkBatch)}
+
+    def sends(*jobs: str) -> bool:
+        """Batches of these jobs in this order, until one of the last arrives."""
+        nonlocal sequence
+        for job in jobs:
+            sequence += 1
+            link.publish(batch_of(job, sequence))
+        return jobs[-1] in received()
+
+    assert len({part_of(job) for job in "abc"}) == 3
+    hub.link.select(MARKS, {part_of("a")})
+    async with running(link, hub.link):
+        await eventually(lambda: link.connected and hub.link.connected)
+        await eventually(lambda: sends("b", "a"))
+        of_one = received()
+        hub.link.select(MARKS, {part_of("a"), part_of("b")})
+        await eventually(lambda: sends("c", "b"))
+        of_two = received()
+        mosquitto.stop()
+        await eventually(lambda: not hub.link.connected)
+        hub.link.select(MARKS, {part_of("c")})
+        mosquitto.start()
+        await eventually(lambda: link.connected and hub.link.connected)
+        hub.received.clear()
+        await eventually(lambda: sends("a", "b", "c"))
+
+    assert (of_one, of_two, received()) == ({"a"}, {"a", "b"}, {"c"})
+
+
+async def test_a_node_receives_the_states_of_the_jobs_that_it_selects(mosquitto: Mosquitto) -> None:
+    """And the state that the broker kept of one that it selects later."""
+    hub, node = writer(mosquitto), Reader(mosquitto, (), "n2")
+    other = job(1).model_copy(update={"job_id": "f" * 16})
+
+    def received() -> list[str]:
+        return [each.job_id for each in node.messages(JobState) if isinstance(each, JobState)]
+
+    node.link.select(JOB_STATE, {job(1).job_id})
+    async with running(hub, node.link):
+        await eventually(lambda: hub.connected and node.link.connected)
+        hub.publish(other)
+        hub.publish(job(2))
+        await eventually(received)
+        before = received()
+        node.link.select(JOB_STATE, {other.job_id})
+        await eventually(lambda: len(received()) > 1)
+
+    assert (before, received()) == ([job(2).job_id], [job(2).job_id, other.job_id])
+
+
+async def test_a_link_states_whether_its_broker_kept_anything(mosquitto: Mosquitto) -> None:
+    """So a hub knows whether it has to request what the broker kept."""
+    kept: list[bool] = []
+    async with BrokerRelay(mosquitto.port, keeps=False) as relay:
+        through = {"host": "127.0.0.1", "port": relay.port}
+        node, hub = (
+            MqttLink(
+                MqttSettings.model_validate(through), name, 1, (NODE_STATE,), lambda _: None, on_settled=kept.append
+            )
+            for name in ("n1", "hub")
+        )
+        async with running(node):
+            await eventually(lambda: node.connected)
+            node.publish(state(1))
+            await eventually(lambda: node.published)
+            async with running(hub):
+                await eventually(lambda: len(kept) == 2)
+    late: list[bool] = []
+    link = writer(mosquitto)
+    direct = MqttLink(settings(mosquitto), "hub", 1, (NODE_STATE,), lambda _: None, on_settled=late.append)
+    async with running(link):
+        link.publish(state(2))
+        await eventually(lambda: link.published)
+        async with running(direct):
+            await eventually(lambda: late)
+
+    assert (kept, late) == ([False, False], [True])
 
 
 async def test_an_event_in_flight_is_not_lost(mosquitto: Mosquitto) -> None:

@@ -18,7 +18,7 @@ from lab import eventually
 from paho.mqtt.enums import CallbackAPIVersion
 
 from timesyncd.config import TOPIC_PREFIX
-from timesyncd.fleet.ownership import owner
+from timesyncd.fleet.ownership import job_key, owner
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import dying_with_parent, new_marker
@@ -92,7 +92,7 @@ WHOLE: tuple[Any, ...] = (NODES, [], {"SYNCHRONIZED": NODES}, True, JOBS)
 
 def owners(watcher: JobWatcher, hubs: tuple[str, ...]) -> dict[str, str]:
     """The jobs' owners while these hubs share, once each job was last published by its owner."""
-    expected = {job: str(owner(job, hubs)) for job in watcher.states}
+    expected = {job: str(owner(job_key(job), hubs)) for job in watcher.states}
     eventually(
         lambda: {job: states[-1][0] for job, states in list(watcher.states.items())}, lambda found: found == expected
     )

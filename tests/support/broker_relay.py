@@ -8,9 +8,11 @@ from contextlib import suppress
 from enum import Enum
 from typing import Self
 
-from timesyncd.mqtt.packets import Packet, PacketSplitter
+from timesyncd.mqtt.packets import PUBLISH, Packet, PacketSplitter
 
 PUBACK, SUBACK = 4, 9
+#: The flag of a PUBLISH that the broker is to keep (MQTT 5.0, 3.3.1.3).
+RETAIN = 1
 #: More than the daemon accepts: the relay itself limits nothing.
 MAX_PACKET_BYTES = 2**28
 LATENCY_S = 1.0
@@ -38,10 +40,12 @@ class BrokerFault(Enum):
 class BrokerRelay:
     """
     `async with BrokerRelay(broker.port) as relay:` listens at `relay.port`. `await set_fault()` changes what it does.
-    `connections` counts those that it accepted, `forwarded` the bytes that it passed on to the daemons.
+    `connections` counts those that it accepted, `forwarded` the bytes that it passed on to the daemons. `keeps` False: the broker
+    keeps no message, as one that knows no retained messages.
     """
 
-    def __init__(self, broker_port: int) -> None:
+    def __init__(self, broker_port: int, keeps: bool = True) -> None:
+        self._keeps = keeps
         self.connections = self.forwarded = 0
         self.port = 0
         self.fault = BrokerFault.NONE
@@ -131,6 +135,8 @@ class BrokerRelay:
                 if self.fault is BrokerFault.LATENCY:
                     loop.call_later(LATENCY_S, _write, writer, data)
                     continue
+                if not to_daemon and not self._keeps:
+                    data = b"".join(encoded(_not_kept(packet)) for packet in splitter.split(data))
                 if to_daemon:
                     data = self._changed(data, splitter)
                     self.forwarded += len(data)
@@ -168,6 +174,10 @@ def _misnamed(packet: Packet) -> Packet:
     if packet.type not in (PUBACK, SUBACK):
         return packet
     return Packet(packet.first_byte, (int.from_bytes(packet.body[:2]) ^ 0x5555).to_bytes(2) + packet.body[2:])
+
+
+def _not_kept(packet: Packet) -> Packet:
+    return packet._replace(first_byte=packet.first_byte & ~RETAIN) if packet.type == PUBLISH else packet
 
 
 def _write(writer: asyncio.StreamWriter, data: bytes) -> None:

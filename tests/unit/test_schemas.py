@@ -105,8 +105,8 @@ def test_every_channel_is_described() -> None:
     addresses = {name: channel["address"] for name, channel in ASYNCAPI["channels"].items()}
     parameters = {name: list(channel["parameters"]) for name, channel in ASYNCAPI["channels"].items()}
 
-    assert addresses == {c.name: c.topic(TOPIC_PREFIX, f"{{{c.scope}}}") for c in CHANNELS}
-    assert parameters == {c.name: [c.scope] for c in CHANNELS}
+    assert addresses == {c.name: c.topic(TOPIC_PREFIX, f"{{{c.scope}}}", "{part}") for c in CHANNELS}
+    assert parameters == {c.name: [c.scope, "part"] if c.has_parts else [c.scope] for c in CHANNELS}
 
 
 def test_every_operation_states_how_it_is_sent() -> None:

@@ -41,6 +41,7 @@ _PARAMETERS = {
     "grandmaster": "The grandmaster's name, as in the [[grandmaster]] section of the daemons that poll it.",
     "job": "The job's id: the first 16 hexadecimal digits of SHA-256 of uid/job/attempt.",
     "hub": "The name of the hub's node.",
+    "part": "The first two digits of the id of the marks' job.",
 }
 
 #: The model of an event's `data`, by the name of its schema file.
@@ -179,9 +180,13 @@ def _channel(channel: MqttChannel) -> Json:
     return {
         "address": f"{TOPIC_PREFIX}/{channel.address}",
         "description": channel.summary,
-        "parameters": {channel.scope: {"description": _PARAMETERS[channel.scope]}},
+        "parameters": {name: {"description": _PARAMETERS[name]} for name in _parameters(channel)},
         "messages": {channel.name: {"$ref": f"#/components/messages/{channel.name}"}},
     }
+
+
+def _parameters(channel: MqttChannel) -> list[str]:
+    return [channel.scope, "part"] if channel.has_parts else [channel.scope]
 
 
 def _message(channel: MqttChannel) -> Json:

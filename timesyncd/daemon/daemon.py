@@ -60,7 +60,7 @@ from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistoryConfirmer, HistorySender
 from timesyncd.mqtt.inbox import OtherState, ReceivedMessage
 from timesyncd.mqtt.tls import tls_context
-from timesyncd.mqtt.topics import HISTORY, HUB_SUBSCRIPTIONS, NODE_SUBSCRIPTIONS, SHARED_SUBSCRIPTIONS
+from timesyncd.mqtt.topics import subscriptions
 from timesyncd.sample import (
     AlarmEvent,
     ClockSample,
@@ -178,20 +178,17 @@ class Daemon:
         if config.mqtt is None:
             return
         await asyncio.to_thread(tls_context, config.mqtt)
-        wanted = dict.fromkeys([*NODE_SUBSCRIPTIONS, *(HUB_SUBSCRIPTIONS if config.hub else ())])
-        if config.hub is not None and config.hub.shared:
-            wanted |= dict.fromkeys(SHARED_SUBSCRIPTIONS)
-        if config.store is None:
-            wanted.pop(HISTORY, None)
+        shares = config.hub is not None and config.hub.shared
         link = self._parts.mqtt = MqttLink(
             config.mqtt,
             node,
             incarnation,
-            list(wanted),
+            subscriptions(config.hub is not None, shares, config.store is not None),
             self._receive,
             compares_states=True,
             wants=self._hub_service.wants,
             discovery=discovery(config),
+            on_settled=self._settled if config.hub is not None else lambda _has_retained: None,
         )
         self._confirmer = HistoryConfirmer(self._view.numbers.next)
         if self._parts.store is not None:
@@ -521,6 +518,9 @@ class Daemon:
                 is_kept = self._publisher.receive(message, received_ns, live, received.payload)
                 if is_kept and isinstance(message, GrandmasterState) and message.node != self._config.node.name:
                     self._apply_grandmaster_state(message, Moment.read(self._clocks).at_boottime(received_ns))
+
+    def _settled(self, has_retained: bool) -> None:
+        self._publisher.request_states(has_retained)
 
     def _store_problem(self, problem: str | None) -> None:
         log.info("store: %s", problem or "writes again")

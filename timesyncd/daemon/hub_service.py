@@ -17,7 +17,7 @@ from timesyncd.findings.followers import Follower, Followers
 from timesyncd.fleet import ownership
 from timesyncd.fleet.admission import Admission
 from timesyncd.fleet.node_clock import AgedStatus, aged_statuses, bounded_ns
-from timesyncd.fleet.ownership import Ownership, share_key
+from timesyncd.fleet.ownership import Ownership, job_key, share_key
 from timesyncd.fleet.registry import FleetOverview
 from timesyncd.hub.hub import STATE_EVERY_NS, Hub, HubOutput, Primary
 from timesyncd.hub.sharing import MAX_GAINED, Sharing
@@ -78,6 +78,7 @@ class HubService:
             Sharing(node, self.hub.fleet) if settings is not None and settings.shared and not alone else None
         )
         self._ownership = self._sharing.ownership if self._sharing is not None else Ownership(node)
+        self._owned_parts: frozenset[str] = frozenset()
         self._alone = alone
         self._node = node
         self._started = started
@@ -158,7 +159,7 @@ class HubService:
         return False
 
     def accept_marks(self, batch: MarkBatch, received_boottime_ns: int) -> None:
-        if self._sharing is None or self._ownership.owns(job_id(batch.uid, batch.job, batch.attempt)):
+        if self._sharing is None or self._ownership.owns(job_key(job_id(batch.uid, batch.job, batch.attempt))):
             self.hub.accept_marks(batch, received_boottime_ns)
 
     def accept_request(self, request: PolicyRequest, received_boottime_ns: int) -> None:
@@ -196,7 +197,12 @@ class HubService:
 
     def publishes_job(self, job: str) -> bool:
         """Whether this hub publishes the job with this id: it is primary, or where hubs share, the job's owner."""
-        return self._ownership.claims(job) if self._sharing is not None else self.is_primary
+        return self._ownership.claims(job_key(job)) if self._sharing is not None else self.is_primary
+
+    @property
+    def selected_parts(self) -> frozenset[str] | None:
+        """The parts of the jobs whose marks this hub needs; None: of all jobs, or this daemon is no hub."""
+        return None if self._sharing is None else self._owned_parts
 
     def accept_job(self, state: JobState, now: Moment, live: bool) -> bool:
         """
@@ -210,7 +216,7 @@ class HubService:
             return False
         if self._sharing is None:
             self._ownership.observe(now.boottime_ns)
-        if (owner := self._ownership.owner(state.job_id)) is not None:
+        if (owner := self._ownership.owner(job_key(state.job_id))) is not None:
             return state.node == owner != self._node
         primaries = [hub.node for hub in self._primary.alive(now.boottime_ns) if hub.primary]
         return not self.is_primary and state.node in (primaries[:1] or [state.node]) and state.node != self._node
@@ -236,7 +242,8 @@ class HubService:
         """Give up what other hubs own from now on, and take over what this one owns, so many nodes in a round."""
         self.released = []
         if self._ownership.advance(now.boottime_ns, connected):
-            self.released = self.hub.release(self._ownership.owns)
+            self._owned_parts = self._ownership.owned_parts()
+            self.released = self.hub.release(lambda job: self._ownership.owns(job_key(job)))
             for node in self.hub.fleet.release():
                 self._forget_node(node)
         self.is_primary = self._ownership.has_joined

@@ -106,6 +106,11 @@ class JobSocket:
         self._inode: tuple[int, int] | None = None
 
     @property
+    def job_ids(self) -> frozenset[str]:
+        """The jobs with ranks on this node, and those whose segments are still here."""
+        return frozenset(self._jobs)
+
+    @property
     def delivered(self) -> int:
         """How many datagrams of ranks were delivered."""
         return self._sequence

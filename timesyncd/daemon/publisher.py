@@ -5,6 +5,7 @@ change.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +18,7 @@ from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.own_cost import OwnCost
 from timesyncd.daemon.refused_names import RefusedCount, RefusedNames
 from timesyncd.daemon.remote_state import RemoteStates, last_known
+from timesyncd.daemon.state_requests import RequestedStates, RequestLimit
 from timesyncd.feed import Feed
 from timesyncd.findings.catalogue import Findings, Judgement, finding_message
 from timesyncd.findings.fleet import Key, without_duplicates
@@ -25,7 +27,7 @@ from timesyncd.findings.grandmaster import GrandmasterFindings, is_judged_elsewh
 from timesyncd.findings.leap import leap_findings
 from timesyncd.findings.node import state_findings
 from timesyncd.messages.events import CloudEvents, StateChanges, notes_of
-from timesyncd.messages.fleet import CloudEvent, FleetShare, HistoryBatch, HubState
+from timesyncd.messages.fleet import CloudEvent, FleetShare, HistoryBatch, HubState, StateRequest
 from timesyncd.messages.jobs import JobState, PolicyRequest
 from timesyncd.messages.node import (
     AlarmEventMessage,
@@ -42,6 +44,7 @@ from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.leap import LeapTable
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistorySender
+from timesyncd.mqtt.topics import JOB_STATE, MARKS
 from timesyncd.sample import AlarmEvent
 from timesyncd.store.writer import Store
 from timesyncd.web.view import StreamEvent, StreamEventKind
@@ -133,6 +136,8 @@ class Publisher:
         self._of_grandmasters: dict[Key, Judgement] = {}
         self._of_fleet: Collection[Key] = ()
         self._own_jobs: dict[str, JobState] = {}
+        self._requested_states = RequestedStates()
+        self._request_limit = RequestLimit()
         self._published_ns = 0
         self._published_digest: tuple[object, ...] | None = None
         self._published_grandmasters: dict[str, tuple[object, ...]] = {}
@@ -146,16 +151,38 @@ class Publisher:
         self.set_condition("broker-names-refused", self._config.node.name, refused)
         digest, grandmasters = self._view.clock(now).digest, self._view.grandmaster_digests
         interval_over = now.boottime_ns - self._published_ns >= self._config.state_every_ns
-        due = interval_over or digest != self._published_digest
+        is_requested = self._requested_states.is_due(now.boottime_ns)
+        due = interval_over or is_requested or digest != self._published_digest
         changed = {name for name, each in grandmasters.items() if self._published_grandmasters.get(name) != each}
         if due or changed or self.events.has_subscribers or self._hub_service.hub.has_jobs:
             self._publish_states(now, due, changed)
         if due:
             self._published_ns = now.boottime_ns
+            self._requested_states.published(now.boottime_ns)
         self._published_digest, self._published_grandmasters = digest, grandmasters
         self._advance_hub(now)
+        self._select_topics()
         if self._parts.job_socket is not None:
             self._parts.job_socket.tick(now.boottime_ns)
+
+    def _select_topics(self) -> None:
+        """A node needs the states of the jobs with ranks on it, and a hub that shares the marks of the jobs that it owns."""
+        mqtt, job_socket, parts = self._parts.mqtt, self._parts.job_socket, self._hub_service.selected_parts
+        if mqtt is None:
+            return
+        if job_socket is not None and not self._hub_service.is_hub:
+            mqtt.select(JOB_STATE, job_socket.job_ids)
+        if parts is not None:
+            mqtt.select(MARKS, parts)
+
+    def request_states(self, has_retained: bool) -> None:
+        """The hub is connected. If the broker had nothing for it, it asks every daemon for its states."""
+        now = Moment.read(self._clocks)
+        mqtt = self._parts.mqtt
+        if mqtt is None or has_retained or not self._request_limit.allows(now.boottime_ns):
+            return
+        order = self._view.numbers.next()
+        mqtt.publish(StateRequest.model_validate(order | {"published_realtime_ns": now.realtime_ns}))
 
     def _publish_states(self, now: Moment, due: bool, changed: set[str]) -> None:
         """
@@ -264,6 +291,8 @@ class Publisher:
                 self.add_note(message)
             case PolicyRequest() if live:
                 self._hub_service.accept_request(message, boottime_ns)
+            case StateRequest() if live:
+                self._requested_states.request(boottime_ns, random.random())
             case FleetShare() if live:
                 self._hub_service.accept_share(message, boottime_ns)
             case HubState() if not self._hub_service.accept_hub(message, boottime_ns, live):

@@ -2,9 +2,9 @@
 Which of several hubs owns a job, a rack or a node: rendezvous hashing over the hubs that share the fleet. Pure; times are
 CLOCK_BOOTTIME.
 
-Each hub receives every message, and decodes only those of its share. A key goes to the hub with the highest hash of both,
-so a hub that leaves moves its own keys alone, and one that joins takes its part of each other hub's (Thaler and
-Ravishankar, 1998).
+Each hub subscribes to the marks of its own jobs alone. It receives every node's state, and decodes those of its share. A key
+goes to the hub with the highest hash of both, so a hub that leaves moves its own keys alone, and one that joins takes its
+part of each other hub's (Thaler and Ravishankar, 1998).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.ipc.job_datagram import JOB_PARTS, job_part
 from timesyncd.messages.fleet import HubState
 
 #: A hub that shares publishes its state at this interval.
@@ -41,6 +42,15 @@ _TOPOLOGY = re.compile(TOPOLOGY_PATTERN)
 def share_key(topology: str, node: str) -> str:
     """What a node belongs to: its rack, so that one hub compares the nodes of a rack; without a topology, itself."""
     return topology if _TOPOLOGY.fullmatch(topology) else node
+
+
+def job_key(job_id: str) -> str:
+    """What a job belongs to: its part, since a hub subscribes to the marks of whole parts."""
+    return _part_key(job_part(job_id))
+
+
+def _part_key(part: str) -> str:
+    return f"jobs/{part}"
 
 
 def owner(key: str, hubs: Sequence[str]) -> str | None:
@@ -119,6 +129,10 @@ class Ownership:
     def owns(self, key: str) -> bool:
         """Whether this hub receives what belongs to the key."""
         return self.owner(key) == self._name
+
+    def owned_parts(self) -> frozenset[str]:
+        """The parts of the jobs that this hub owns, as the topics of marks name them."""
+        return frozenset(part for part in JOB_PARTS if self.owns(_part_key(part)))
 
     def claims(self, key: str) -> bool:
         """Whether this hub publishes for the key: it owned it before the last change, too, or that is settled."""

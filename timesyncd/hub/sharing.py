@@ -9,7 +9,7 @@ import re
 
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.alignment import Alignment, unknown_alignment
-from timesyncd.fleet.ownership import Ownership
+from timesyncd.fleet.ownership import Ownership, job_key
 from timesyncd.fleet.registry import Fleet
 from timesyncd.fleet.shares import FleetTotals, ReceivedShare, share_fields, totals
 from timesyncd.fleet.undecoded import key_of
@@ -61,7 +61,7 @@ class Sharing:
                 return self.ownership.owns(key_of(subject, payload))
             case "mark_batch":
                 job = job_of(payload)
-                return job is None or self.ownership.owns(job)
+                return job is None or self.ownership.owns(job_key(job))
             case "history":
                 return self.ownership.owns(self._fleet.key(subject))
         return True

@@ -208,6 +208,15 @@ def job_id(uid: int, job: str, attempt: int) -> str:
     return hashlib.sha256(f"{uid}/{job}/{attempt}".encode()).hexdigest()[:16]
 
 
+#: The parts into which jobs fall, by their ids: a hub that owns some of the jobs owns whole parts.
+JOB_PARTS = tuple(f"{number:02x}" for number in range(256))
+
+
+def job_part(job_id: str) -> str:
+    """The part of a job, which the topic of its marks names: the first two digits of its id."""
+    return job_id[:2]
+
+
 def encode_header(header: Header, mark_count: int) -> bytes:
     """
     A datagram up to its marks, which follow as `pack_mark` writes them. Raises struct.error for a number out of range.

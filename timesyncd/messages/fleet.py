@@ -118,6 +118,15 @@ class HubState(Ordered):
     shares: bool = False
 
 
+class StateRequest(Ordered):
+    """
+    The hub `node` asks every daemon to publish its states again, since the broker had none of them for it. A daemon answers
+    within a few seconds, and at most once in ten seconds, whatever is requested.
+    """
+
+    published_realtime_ns: RealtimeNs
+
+
 class NodeAlignment(Message):
     """
     One node's part in an alignment: its bound against the reference that decides, null for `reason_code` and `reason`.

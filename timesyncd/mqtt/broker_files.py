@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from timesyncd.config import TOPIC_PREFIX
-from timesyncd.mqtt.topics import HUB_SHARE, HUB_STATE, NODE_SUBSCRIPTIONS, MqttChannel
+from timesyncd.mqtt.topics import HUB_SHARE, HUB_STATE, NODE_SUBSCRIPTIONS, STATE_REQUEST, MqttChannel
 
 #: Of Mosquitto 2.0's own mosquitto_passwd.
 _ITERATIONS = 101
@@ -60,7 +60,9 @@ def _hub_topics(hub: str, prefix: str) -> Iterable[str]:
     """What a hub writes beside its own node's topics; a grandmaster's state where it polls one."""
     yield HUB_STATE.topic(prefix, hub)
     yield HUB_SHARE.topic(prefix, hub)
-    written: tuple[MqttChannel, ...] = tuple(each for each in NODE_SUBSCRIPTIONS if each is not HUB_STATE)
+    yield STATE_REQUEST.topic(prefix, hub)
+    own = (HUB_STATE, STATE_REQUEST)
+    written: tuple[MqttChannel, ...] = tuple(each for each in NODE_SUBSCRIPTIONS if each not in own)
     yield from (channel.topic(prefix, "+") for channel in written)
 
 

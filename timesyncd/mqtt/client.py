@@ -12,7 +12,7 @@ import logging
 import random
 import re
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 import aiomqtt
@@ -31,7 +31,7 @@ from timesyncd.mqtt.inbox import Inbox, ReceivedMessage, decode_all
 from timesyncd.mqtt.outbox import Outbox, OutgoingMessage
 from timesyncd.mqtt.packets import PublishPacket
 from timesyncd.mqtt.tls import tls_context
-from timesyncd.mqtt.topics import AVAILABILITY, DAY_S, MAX_MESSAGE_BYTES, MqttChannel, channel_of, encode
+from timesyncd.mqtt.topics import AVAILABILITY, DAY_S, MAX_MESSAGE_BYTES, MqttChannel, channel_of, encode, topic_of
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ MAX_UNSETTLED_S = 60.0
 #: Messages published within this time are sent together, except events: a wake-up costs four times as much as a
 #: message.
 SEND_DELAY_S = 0.05
+#: Subscriptions in one packet.
+MAX_SUBSCRIBED_AT_ONCE = 64
 #: Messages received before other tasks run: about 10 ms of work.
 MAX_RECEIVED_AT_ONCE = 64
 #: A shorter connection counts as a failed attempt: two daemons with one name disconnect each other.
@@ -91,12 +93,13 @@ class ConnectionErrors(logging.Handler):
 
 class MqttLink:
     """
-    One daemon's link to the broker. It subscribes to `channels` and passes each valid message of another daemon to
-    `on_message`.
+    One daemon's link to the broker. It subscribes to `channels`, and of others to what is selected, and passes each valid
+    message of another daemon to `on_message`.
 
     `publish`, `clear` and `forget` change the outbox: they neither block nor raise. Call them in the event loop's
     thread. `failed` counts the messages for which `on_message` raised, `traffic` the messages in both directions.
     `compares_states` and `wants`: see Inbox. `discovery`: messages by topic that are published beside the availability, as often.
+    `on_settled` is called once a connection, when the retained messages have arrived: with whether there were any.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class MqttLink:
         compares_states: bool = False,
         wants: Callable[[str, str, bytes], bool] = decode_all,
         discovery: Mapping[str, bytes] | None = None,
+        on_settled: Callable[[bool], None] = lambda _has_retained: None,
     ) -> None:
         self.connected = False
         self.published = 0
@@ -117,7 +121,10 @@ class MqttLink:
         self._settings = settings
         self._node = node
         self._incarnation = incarnation
-        self._channels = channels
+        self._filters = {channel: {channel.pattern(settings.topic_prefix, node)} for channel in channels}
+        self._filters_changed = asyncio.Event()
+        self._subscribed: set[str] = set()
+        self._on_settled = on_settled
         self._discovery = discovery or {}
         self._on_message = on_message
         self._clocks = SystemClocks()
@@ -155,6 +162,16 @@ class MqttLink:
         self._ready.set()
         if self._outbox.is_urgent:
             self._urgent.set()
+
+    def select(self, channel: MqttChannel, what: Collection[str]) -> None:
+        """
+        From now on subscribe this channel to these alone: parts of jobs where its topics have parts, else subjects. To be
+        called as often as convenient.
+        """
+        filters = {channel.selected(self._settings.topic_prefix, each) for each in what}
+        if self._filters.get(channel, set()) != filters:
+            self._filters[channel] = filters
+            self._filters_changed.set()
 
     def clear(self, message_type: type[Message], subject: str) -> None:
         """Removes the retained message of this type and subject from the broker."""
@@ -198,6 +215,7 @@ class MqttLink:
                 self._inbox.reconnected(self._clocks.boottime_ns())
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._receive(client))
+                    self._subscribed.clear()
                     await self._subscribe(client)
                     self._on_connected()
                     await self._publish_discovery(client)
@@ -208,6 +226,7 @@ class MqttLink:
                         log.warning(text, refusal)
                     group.create_task(self._send(client))
                     group.create_task(self._settle(client))
+                    group.create_task(self._keep_subscribed(client))
                     group.create_task(self._repeat_availability(client))
             except asyncio.CancelledError:
                 client.timeout = client.patience_s = OFFLINE_TIMEOUT_S
@@ -262,12 +281,28 @@ class MqttLink:
         for topic, payload in self._discovery.items():
             await client.publish(topic, payload, AVAILABILITY.qos, retain=True, properties=expiry)
 
+    async def _keep_subscribed(self, client: BrokerConnection) -> None:
+        while True:
+            await self._filters_changed.wait()
+            await self._subscribe(client)
+
     async def _subscribe(self, client: BrokerConnection) -> None:
-        patterns = [channel.pattern(self._settings.topic_prefix, self._node) for channel in self._channels]
-        if not patterns:
-            return
+        """To what is wanted and not subscribed yet; then it ends the subscriptions that are not wanted any more."""
+        self._filters_changed.clear()
+        qos = {each: channel.qos for channel, filters in self._filters.items() for each in filters}
+        new = [each for each in qos if each not in self._subscribed]
+        for first in range(0, len(new), MAX_SUBSCRIBED_AT_ONCE):
+            some = new[first : first + MAX_SUBSCRIBED_AT_ONCE]
+            await self._subscribe_to(client, {each: qos[each] for each in some})
+        if unwanted := sorted(self._subscribed - qos.keys()):
+            await client.unsubscribe(unwanted)
+        self._subscribed = set(qos)
+
+    async def _subscribe_to(self, client: BrokerConnection, qos: Mapping[str, int]) -> None:
+        """To these filters, each at its QoS."""
+        patterns = list(qos)
         # noLocal keeps the broker from returning our own messages, except retained ones, which the inbox ignores.
-        options = [SubscribeOptions(qos=channel.qos, noLocal=True) for channel in self._channels]
+        options = [SubscribeOptions(qos=each, noLocal=True) for each in qos.values()]
         client.patience_s = SUBSCRIBE_PATIENCE_S
         replies = await client.subscribe(list(zip(patterns, options, strict=True)))
         client.patience_s = PATIENCE_S
@@ -285,11 +320,12 @@ class MqttLink:
         began_s = loop.time()
         while loop.time() - began_s < MAX_UNSETTLED_S:
             quiet_s = loop.time() - max(began_s, client.reader.retained_s)
-            if quiet_s >= QUIET_S or not self._channels:
+            if quiet_s >= QUIET_S or not self._subscribed:
                 break
             await asyncio.sleep(QUIET_S - quiet_s)
         self._is_settled = True
         self._ready.set()
+        self._on_settled(client.reader.has_retained)
 
     async def _send(self, client: BrokerConnection) -> None:
         while True:
@@ -309,12 +345,12 @@ class MqttLink:
                     await self._urgent.wait()
 
     async def _send_one(self, client: BrokerConnection, outgoing: OutgoingMessage) -> None:
-        channel = outgoing.channel
-        topic = channel.topic(self._settings.topic_prefix, outgoing.subject)
+        channel, prefix = outgoing.channel, self._settings.topic_prefix
         if outgoing.message is None:
             # At QoS 1, since it is not repeated.
-            await client.publish(topic, b"", qos=1, retain=True)
+            await client.publish(channel.topic(prefix, outgoing.subject), b"", qos=1, retain=True)
             return
+        topic = topic_of(outgoing.message, prefix, outgoing.subject)
         more = properties(
             PacketTypes.PUBLISH,
             MessageExpiryInterval=outgoing.remaining_s(self._clocks.boottime_ns()),

@@ -48,13 +48,15 @@ class PacketReader(paho.Client):
     """
     paho's client with a reader of its own. `messages` are the received ones that were not taken yet, and `arrived` is set
     when there are any. `received_s` and `retained_s` are the event loop's time of the last bytes and of the last
-    retained message. `has_more`: the last recv was full. `problem` is why it ended the connection itself.
+    retained message, and `has_retained` whether one came. `has_more`: the last recv was full. `problem` is why it ended the
+    connection itself.
     """
 
     messages: deque[PublishPacket]
     arrived: asyncio.Event
     received_s: float
     retained_s: float
+    has_retained: bool
     has_more: bool
     problem: str | None
 
@@ -64,7 +66,7 @@ class PacketReader(paho.Client):
         self._splitter = PacketSplitter(max_packet_bytes)
         self.messages, self.arrived = deque(), asyncio.Event()
         self.received_s = self.retained_s = loop.time()
-        self.has_more = False
+        self.has_retained = self.has_more = False
         self.problem = None
 
     def _packet_read(self) -> MQTTErrorCode:
@@ -107,7 +109,7 @@ class PacketReader(paho.Client):
     def _accept_publish(self, message: PublishPacket) -> None:
         self.messages.append(message)
         if message.retained:
-            self.retained_s = self.received_s
+            self.retained_s, self.has_retained = self.received_s, True
         if message.packet_id is not None:
             self._send_puback(message.packet_id)
 

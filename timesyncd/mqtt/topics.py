@@ -1,8 +1,8 @@
 """
 The MQTT topics: the channel of each message type, and the conversion of messages to topic and payload and back. Pure.
 
-Every topic is `<prefix>/<scope>/<subject>/<leaf>`, so one `+` subscribes to a leaf of every subject.
-docs/signals-mqtt.md lists them.
+Every topic is `<prefix>/<scope>/<subject>/<leaf>`, so one `+` subscribes to a leaf of every subject. Marks have the part of
+their job behind it, so that a hub subscribes to those of its own jobs alone. docs/signals-mqtt.md lists them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from timesyncd.config import Name, validation_text
 from timesyncd.errors import Malformed
+from timesyncd.ipc.job_datagram import JOB_PARTS, job_id, job_part
 from timesyncd.messages.decoding import FastDecoder
-from timesyncd.messages.fleet import CloudEvent, FleetShare, HistoryBatch, HubState, Stored
+from timesyncd.messages.fleet import CloudEvent, FleetShare, HistoryBatch, HubState, StateRequest, Stored
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 from timesyncd.messages.node import (
     Availability,
@@ -41,7 +42,8 @@ class MqttChannel:
     """
     One kind of topic. `key` is the field of the message that must equal the topic's subject; None: no field has it.
     `expiry_s` is how long a message is valid in the outbox and in the broker (MQTT 5); None: for ever. An `addressed`
-    message is for its subject alone, and the newest one replaces those before it.
+    message is for its subject alone, and the newest one replaces those before it. `has_parts`: the topic ends with the part
+    of the message's job (ipc.job_datagram).
     """
 
     name: str
@@ -55,18 +57,24 @@ class MqttChannel:
     expiry_s: int | None = None
     addressed: bool = False
     content_type: str | None = None
+    has_parts: bool = False
 
     @property
     def address(self) -> str:
         """The topic below the prefix, with its subject as a parameter."""
-        return f"{self.scope}/{{{self.scope}}}/{self.leaf}"
+        return f"{self.scope}/{{{self.scope}}}/{self.leaf}" + ("/{part}" if self.has_parts else "")
 
-    def topic(self, prefix: str, subject: str) -> str:
-        return f"{prefix}/{self.scope}/{subject}/{self.leaf}"
+    def topic(self, prefix: str, subject: str, part: str = "") -> str:
+        """`part`: of the message's job, for a channel that has parts."""
+        return f"{prefix}/{self.scope}/{subject}/{self.leaf}" + (f"/{part}" if self.has_parts else "")
 
     def pattern(self, prefix: str, node: str) -> str:
         """The subscription of `node`: this channel's topics of every subject, or, if addressed, its own alone."""
-        return self.topic(prefix, node if self.addressed else "+")
+        return self.topic(prefix, node if self.addressed else "+", part="+")
+
+    def selected(self, prefix: str, what: str) -> str:
+        """The subscription to one part of every subject, or, for a channel without parts, to one subject."""
+        return self.topic(prefix, "+", what) if self.has_parts else self.topic(prefix, what)
 
 
 #: Retained messages expire a day after their last publication, since no daemon clears the topics of a node that was
@@ -192,6 +200,19 @@ MARKS = MqttChannel(
     "node",
     retained=False,
     expiry_s=10,
+    has_parts=True,
+)
+#: Expiry: the periodic states come about then.
+STATE_REQUEST = MqttChannel(
+    "state_request",
+    "hub",
+    "request",
+    StateRequest,
+    "A hub for which the broker kept no states asks every daemon to publish its own again.",
+    "node",
+    qos=1,
+    retained=False,
+    expiry_s=5,
 )
 
 #: In the order in which queued messages are sent.
@@ -203,6 +224,7 @@ CHANNELS = (
     GRANDMASTER_STATE,
     HUB_STATE,
     HUB_SHARE,
+    STATE_REQUEST,
     JOB_STATE,
     STORED,
     POLICY_REQUEST,
@@ -212,10 +234,32 @@ CHANNELS = (
 
 #: Without availability: a node counts as silent after missed states, so restarting a daemon does not count as a lost
 #: clock.
-HUB_SUBSCRIPTIONS = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, POLICY_REQUEST, NOTE, HISTORY, MARKS)
+HUB_SUBSCRIPTIONS = (
+    NODE_STATE,
+    GRANDMASTER_STATE,
+    HUB_STATE,
+    STATE_REQUEST,
+    JOB_STATE,
+    POLICY_REQUEST,
+    NOTE,
+    HISTORY,
+    MARKS,
+)
 #: Besides, where hubs share the fleet.
 SHARED_SUBSCRIPTIONS = (HUB_SHARE,)
-NODE_SUBSCRIPTIONS = (GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED)
+NODE_SUBSCRIPTIONS = (GRANDMASTER_STATE, HUB_STATE, STATE_REQUEST, JOB_STATE, STORED)
+
+
+def subscriptions(is_hub: bool, shares: bool, has_store: bool) -> list[MqttChannel]:
+    """
+    What a daemon subscribes to from the start. A node selects the states of the jobs with ranks on it, and a hub that shares
+    selects the marks of its own jobs: a fleet of N nodes would send each of them N messages a second that it does not need.
+    """
+    wanted = dict.fromkeys([*NODE_SUBSCRIPTIONS, *(HUB_SUBSCRIPTIONS if is_hub else ())])
+    wanted |= dict.fromkeys(SHARED_SUBSCRIPTIONS if shares else ())
+    left_out = {(JOB_STATE, not is_hub), (MARKS, shares), (HISTORY, not has_store)}
+    return [channel for channel in wanted if (channel, True) not in left_out]
+
 
 #: The messages that come by thousands.
 _FAST_DECODED = (NodeState, MarkBatch, JobState, HubState)
@@ -226,6 +270,7 @@ def _decoder(message_type: type[Message]) -> Callable[[bytes], Message]:
     return FastDecoder(message_type).decode if message_type in _FAST_DECODED else message_type.model_validate_json
 
 
+_PARTS = frozenset(JOB_PARTS)
 _BY_MESSAGE = {channel.message: channel for channel in CHANNELS}
 _BY_TOPIC: dict[tuple[str, str], MqttChannel] = {(channel.scope, channel.leaf): channel for channel in CHANNELS}
 
@@ -246,16 +291,27 @@ def publisher_of(message: Message, subject: str) -> str:
     return message.node if isinstance(message, Ordered) else subject
 
 
+def topic_of(message: Message, prefix: str, subject: str) -> str:
+    """The topic of a message about this subject."""
+    part = job_part(job_id(message.uid, message.job, message.attempt)) if isinstance(message, MarkBatch) else ""
+    return channel_of(type(message)).topic(prefix, subject, part)
+
+
 def parse_topic(prefix: str, topic: str) -> tuple[MqttChannel, str]:
     """The channel and the subject of a topic. Raises Malformed for a topic of no channel."""
-    parts = topic.removeprefix(f"{prefix}/").split("/")
-    channel = _BY_TOPIC.get((parts[0], parts[2])) if len(parts) == 3 else None
-    if channel is None or not topic.startswith(f"{prefix}/"):
+    levels = topic.removeprefix(f"{prefix}/").split("/")
+    channel = _BY_TOPIC.get((levels[0], levels[2])) if len(levels) >= 3 else None
+    if channel is None or not topic.startswith(f"{prefix}/") or not _ends_as(channel, levels[3:]):
         raise Malformed("unknown topic")
     try:
-        return channel, _NAME.validate_python(parts[1])
+        return channel, _NAME.validate_python(levels[1])
     except ValidationError as error:
         raise Malformed("the topic's subject is not a valid name") from error
+
+
+def _ends_as(channel: MqttChannel, rest: list[str]) -> bool:
+    """Whether these levels may come after the leaf of this channel's topics."""
+    return len(rest) == 1 and rest[0] in _PARTS if channel.has_parts else not rest
 
 
 def encode(message: Message) -> bytes:

@@ -23,7 +23,7 @@ from timesyncd.daemon.publisher import STORE_GRACE_S, Parts
 from timesyncd.driver import PollReport, options_of
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import job_id
-from timesyncd.messages.fleet import CloudEvent
+from timesyncd.messages.fleet import CloudEvent, StateRequest
 from timesyncd.messages.node import GrandmasterState, Message, NodeState, Ordered
 from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.grandmaster_events import GrandmasterEventKind
@@ -91,6 +91,48 @@ def test_of_many_grandmasters_the_one_that_changed_is_published_at_once() -> Non
     states = [message for message in broker.published if isinstance(message, NodeState | GrandmasterState)]
 
     assert [getattr(message, "name", "the node") for message in states] == ["the node", "gm-a"]
+
+
+def state_request(sequence: int = 1) -> StateRequest:
+    return StateRequest(node="hub-a", incarnation=1, sequence=sequence, published_realtime_ns=0)
+
+
+def test_a_hub_s_request_has_a_daemon_publish_its_states_once() -> None:
+    """Its node and its grandmasters, within seconds though none is due for an hour; a request that a broker kept is no request."""
+    tables = {"node": {"name": "a"}, "grandmaster": [GRANDMASTER], "mqtt": {"host": "h", "state_every_s": 3600}}
+    config, clocks, broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
+    parts = Parts(mqtt=cast(MqttLink, broker))
+    publisher = PublisherLab(config, NodeView(config, Epoch(1, 2), 1), clocks, parts).publisher
+
+    def published() -> list[type[Message]]:
+        """The states of nine seconds."""
+        broker.published.clear()
+        for _ in range(9):
+            publisher.tick()
+            clocks.advance(NS_PER_S)
+        return [type(each) for each in broker.published if isinstance(each, NodeState | GrandmasterState)]
+
+    at_start = published()
+    publisher.receive(state_request(1), clocks.boottime_ns(), live=False)
+    for_a_kept_one = published()
+    publisher.receive(state_request(2), clocks.boottime_ns(), live=True)
+    publisher.receive(state_request(3), clocks.boottime_ns(), live=True)
+
+    assert (at_start, for_a_kept_one, published()) == ([NodeState, GrandmasterState], [], [NodeState, GrandmasterState])
+
+
+def test_a_hub_requests_states_where_its_broker_kept_none() -> None:
+    """A broker that keeps states has given them already; a connection that flaps requests them once."""
+    config = parse({"node": {"name": "a"}, "hub": {}, "mqtt": {"host": "h"}}, options_of, "test")
+    clocks, broker = FakeClocks(), Broker()
+    parts = Parts(mqtt=cast(MqttLink, broker))
+    publisher = PublisherLab(config, NodeView(config, Epoch(1, 2), 1), clocks, parts).publisher
+    counts = []
+    for has_retained in (True, False, False):
+        publisher.request_states(has_retained)
+        counts.append(sum(isinstance(each, StateRequest) for each in broker.published))
+
+    assert counts == [0, 1, 1]
 
 
 SOURCE = {"name": "ptp", "driver": "ptp4l"}

@@ -15,9 +15,11 @@ from timesyncd.fleet.ownership import (
     SETTLED_AFTER_NS,
     STATE_EVERY_NS,
     Ownership,
+    job_key,
     owner,
     share_key,
 )
+from timesyncd.ipc.job_datagram import JOB_PARTS, job_id, job_part
 from timesyncd.messages.fleet import HubState
 
 KEYS = [f"hall-1/rack-{number:03d}" for number in range(2_000)]
@@ -53,6 +55,23 @@ def test_shares_are_about_equal() -> None:
     counts = Counter(owner(key, ("hub-a", "hub-b", "hub-c", "hub-d")) for key in KEYS)
 
     assert all(425 < count < 575 for count in counts.values())
+
+
+@given(NAMES, st.lists(st.text(min_size=1, max_size=20), max_size=30))
+def test_a_job_s_marks_go_to_its_owner_alone(hubs: list[str], jobs: list[str]) -> None:
+    """By the parts that the hubs subscribe to: each part has one hub, and a job's part the one that owns the job."""
+    hubs, views = [f"h{name}" for name in hubs], {}
+    for name in hubs:
+        views[name] = Ownership(name)
+        for now_ns in range(0, LISTEN_NS + NS_PER_S, NS_PER_S):
+            for other in hubs:
+                views[name].accept(hub_state(other), now_ns, live=True)
+            views[name].advance(now_ns, connected=True)
+    parts = {name: view.owned_parts() for name, view in views.items()}
+    ids = [job_id(7, job, 0) for job in jobs]
+
+    assert sorted(part for each in parts.values() for part in each) == sorted(JOB_PARTS)
+    assert all(job_part(each) in parts[str(owner(job_key(each), hubs))] for each in ids)
 
 
 def test_a_node_belongs_to_its_rack() -> None:

@@ -16,7 +16,7 @@ from timesyncd.fleet.ownership import LISTEN_NS, SETTLED_AFTER_NS, owner
 from timesyncd.fleet.shares import EXPIRES_AFTER_NS
 from timesyncd.fleet.undecoded import key_of
 from timesyncd.hub.sharing import job_of
-from timesyncd.ipc.job_datagram import job_id
+from timesyncd.ipc.job_datagram import job_id, job_part
 from timesyncd.messages.node import NodeState
 from timesyncd.mqtt.topics import encode
 
@@ -78,7 +78,9 @@ class SharedFleet:
                 hub.accept_other(node, encode(state), self.now.boottime_ns, True)
         for job in JOBS:
             marks = batch(0, mark(self._sequence), job=job, sequence=self._sequence, world_size=1)
-            if hub.wants("mark_batch", marks.node, encode(marks)):
+            subscribed, part = hub.selected_parts, job_part(job_id(marks.uid, marks.job, marks.attempt))
+            assert subscribed is not None
+            if part in subscribed and hub.wants("mark_batch", marks.node, encode(marks)):
                 hub.accept_marks(marks, self.now.boottime_ns)
 
     def _exchange(self) -> None:

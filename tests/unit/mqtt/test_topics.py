@@ -6,11 +6,14 @@ import json
 import logging
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from wire import cloud_event, grandmaster, history, hub_share, hub_state, marks, node_state, policy_request, stored
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import TOPIC_PREFIX
 from timesyncd.errors import Malformed
+from timesyncd.ipc.job_datagram import JOB_PARTS, job_id, job_part
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import Message
 from timesyncd.mqtt.inbox import MAX_WARNINGS, Inbox
@@ -19,6 +22,7 @@ from timesyncd.mqtt.topics import (
     EVENT,
     GRANDMASTER_STATE,
     HISTORY,
+    HUB_SHARE,
     HUB_SUBSCRIPTIONS,
     JOB_STATE,
     MARKS,
@@ -26,6 +30,7 @@ from timesyncd.mqtt.topics import (
     NODE_STATE,
     NODE_SUBSCRIPTIONS,
     POLICY_REQUEST,
+    STATE_REQUEST,
     STORED,
     MqttChannel,
     channel_of,
@@ -33,22 +38,25 @@ from timesyncd.mqtt.topics import (
     encode,
     parse_topic,
     subject_of,
+    subscriptions,
+    topic_of,
 )
 
 
 @pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: str(channel.name))
 def test_a_topic_leads_back_to_its_channel(channel: MqttChannel) -> None:
     """`parse_topic` is the inverse of `topic`."""
-    assert parse_topic(TOPIC_PREFIX, channel.topic(TOPIC_PREFIX, "a.b-1")) == (channel, "a.b-1")
+    assert parse_topic(TOPIC_PREFIX, channel.topic(TOPIC_PREFIX, "a.b-1", part="f0")) == (channel, "a.b-1")
 
 
 @pytest.mark.parametrize(
     "topic",
     ["", "node/n1/state", f"{TOPIC_PREFIX}/node/n1", f"{TOPIC_PREFIX}/node/n1/state/x", f"{TOPIC_PREFIX}/job/n1/marks",
-     f"{TOPIC_PREFIX}/node//state", f"{TOPIC_PREFIX}/node/<b>/state", f"{TOPIC_PREFIX}{TOPIC_PREFIX}/node/n1/state"],
+     f"{TOPIC_PREFIX}/node//state", f"{TOPIC_PREFIX}/node/<b>/state", f"{TOPIC_PREFIX}{TOPIC_PREFIX}/node/n1/state",
+     f"{TOPIC_PREFIX}/node/n1/marks", f"{TOPIC_PREFIX}/node/n1/marks/g0", f"{TOPIC_PREFIX}/node/n1/marks/00/x"],
 )  # fmt: skip
 def test_a_foreign_topic_is_refused(topic: str) -> None:
-    """Another prefix, another depth, another leaf, or a subject that is no name."""
+    """Another prefix, another depth, another leaf, a part that no job has, or a subject that is no name."""
     with pytest.raises(Malformed):
         parse_topic(TOPIC_PREFIX, topic)
 
@@ -140,7 +148,7 @@ def test_a_restarted_incarnation_is_logged_once(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         took = [
             inbox.receive(
-                channel_of(type(message)).topic(TOPIC_PREFIX, subject_of(message, "n1")),
+                topic_of(message, TOPIC_PREFIX, subject_of(message, "n1")),
                 encode(message),
                 False,
                 at_s * NS_PER_S,
@@ -256,10 +264,9 @@ def test_warnings_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
 )  # fmt: skip
 def test_our_own_message_is_ignored(message: Message) -> None:
     """The broker's copy of our own message is ignored, and is not invalid."""
-    channel = channel_of(type(message))
     inbox = Inbox(TOPIC_PREFIX, "me")
 
-    assert inbox.receive(channel.topic(TOPIC_PREFIX, subject_of(message, "me")), encode(message), True, 0) is None
+    assert inbox.receive(topic_of(message, TOPIC_PREFIX, subject_of(message, "me")), encode(message), True, 0) is None
     assert (inbox.rejected, inbox.outdated) == (0, 0)
 
 
@@ -306,6 +313,7 @@ def test_only_addressed_channels_have_one_subscriber() -> None:
     }
 
     assert patterns.pop("stored") == f"{TOPIC_PREFIX}/node/n1/stored"
+    assert patterns["mark_batch"] == f"{TOPIC_PREFIX}/node/+/marks/+"
     assert all(pattern.split("/")[3] == "+" for pattern in patterns.values())
 
 
@@ -321,6 +329,28 @@ def test_an_empty_message_clears() -> None:
 
     assert inbox.receive(JOB_STATE.topic(TOPIC_PREFIX, "0123456789abcdef"), b"", False, 0) is None
     assert inbox.rejected == 0
+
+
+@given(st.integers(0, 2**32), st.text(min_size=1, max_size=30), st.integers(0, 9))
+def test_the_topic_of_marks_names_the_part_of_their_job(uid: int, job: str, attempt: int) -> None:
+    """A hub that subscribes to the parts of its own jobs receives every batch of those."""
+    batch = marks(1).model_copy(update={"uid": uid, "job": job, "attempt": attempt})
+    part = job_part(job_id(uid, job, attempt))
+
+    assert topic_of(batch, TOPIC_PREFIX, "n1") == f"{TOPIC_PREFIX}/node/n1/marks/{part}"
+    assert MARKS.selected(TOPIC_PREFIX, part) == f"{TOPIC_PREFIX}/node/+/marks/{part}"
+    assert part in JOB_PARTS
+
+
+def test_a_daemon_subscribes_to_what_it_needs() -> None:
+    """Else each of N nodes would receive the states of all jobs, and each of several hubs the marks of all jobs."""
+    node, hub = subscriptions(False, False, True), subscriptions(True, False, True)
+    shared, without_store = subscriptions(True, True, True), subscriptions(True, False, False)
+
+    assert JOB_STATE not in node and MARKS not in node and STATE_REQUEST in node
+    assert {JOB_STATE, MARKS, HISTORY} <= set(hub)
+    assert set(hub) - set(shared) == {MARKS} and HUB_SHARE in shared
+    assert set(hub) - set(without_store) == {HISTORY}
 
 
 def test_marks_and_requests_are_not_retained() -> None:
