@@ -111,9 +111,9 @@ def describe(config: Config) -> list[str]:
     if config.node.link:
         lines.append(f"link         {config.node.link}, shared by the jobs of its nodes")
     for source in config.source:
-        lines.append(f"source       {source.name}: {source.driver} ({_options_text(source.options)})")
+        lines.append(f"source       {source.name}: {_driver_text(source.driver, source.options)}")
     for grandmaster in config.grandmaster:
-        lines.append(f"grandmaster  {grandmaster.name}: {grandmaster.driver} ({_options_text(grandmaster.options)})")
+        lines.append(f"grandmaster  {grandmaster.name}: {_driver_text(grandmaster.driver, grandmaster.options)}")
     if config.traps:
         lines.append(f"traps        {config.traps.host}:{config.traps.port}, or the socket that systemd passes")
     if config.syslog:
@@ -175,6 +175,12 @@ def _web_text(web: WebSettings) -> str:
     if web.is_local and not web.token and web.client_ca is None:
         parts.append("every user of this machine may read")
     return ", ".join(parts)
+
+
+def _driver_text(driver: str, options: object) -> str:
+    """With the options that are set, if there are any."""
+    text = _options_text(options)
+    return f"{driver} ({text})" if text else driver
 
 
 def _options_text(options: object) -> str:

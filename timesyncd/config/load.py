@@ -35,7 +35,9 @@ def load(path: Path, options_of: OptionsOf) -> Config:
         text = data.decode()
         tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # tomllib passes on what int() and the stack refuse
-        raise ConfigError(f"{path}: not valid TOML: {str(error).partition(';')[0]}") from error
+        reason = str(error).partition(";")[0]
+        hint = '; write text in quotes: name = "node-a"' if reason.startswith("Invalid value") else ""
+        raise ConfigError(f"{path}: not valid TOML: {reason}{hint}") from error
     return parse(tables, options_of, str(path), find_lines(text))
 
 

@@ -9,6 +9,7 @@ every client needs credentials, whatever name it uses.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import ssl
@@ -145,10 +146,22 @@ async def serve(settings: config.WebSettings, view: View, store: StoreLocation |
         listener = await limiter.listen(runner.server, settings.host, settings.port, context)
     except OSError as error:
         await runner.cleanup()
-        raise ConfigError(f"web: cannot listen on {settings.host} port {settings.port}: {error.strerror}") from error
+        reason, advice = _listen_error(error, settings.port)
+        raise ConfigError(f"web: cannot listen on {settings.host} port {settings.port}: {reason}; {advice}") from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http{'s' if context else ''}://{host}:{listener.sockets[0].getsockname()[1]}/"
     return WebServer(runner, listener, url, access, _start_certificate_reload(context, settings), limiter)
+
+
+def _listen_error(error: OSError, port: int) -> tuple[str, str]:
+    """Why no socket listens, and what to do. asyncio's own text repeats the address."""
+    if error.errno == errno.EADDRINUSE:
+        return "another process uses it", f"set [web] port, or end that process (ss -ltnp 'sport = {port}' names it)"
+    if error.errno == errno.EACCES:
+        return "permission denied", "set [web] port to one above 1023"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "no interface has this address", "set [web] host to an address of this machine"
+    return error.strerror or str(error), "set [web] host and port to an address of this machine"
 
 
 def _start_certificate_reload(

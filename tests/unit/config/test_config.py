@@ -213,6 +213,14 @@ def test_a_file_that_is_no_toml(tmp_path: Path, content: bytes) -> None:
         config.load(path, options_of)
 
 
+def test_text_without_quotes_has_its_remedy(tmp_path: Path) -> None:
+    """A newcomer's first error in TOML has its place and the remedy."""
+    path = tmp_path / "t.toml"
+    path.write_text("[node]\nname = node-a\n")
+    with pytest.raises(ConfigError, match=r"line 2, column 8\); write text in quotes"):
+        config.load(path, options_of)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """
     One line, no traceback.

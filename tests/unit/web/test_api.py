@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
@@ -16,7 +17,7 @@ from timesyncd import config
 from timesyncd.client.api import fetch_all
 from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Message
-from timesyncd.web import openapi
+from timesyncd.web import app, openapi
 from timesyncd.web.app import LOGIN_FILES, ROUTES, WebServer, serve
 
 
@@ -152,11 +153,28 @@ async def test_the_page_runs_no_script_but_its_own(http: aiohttp.ClientSession, 
 
 
 async def test_a_taken_port_is_one_line(server: WebServer, view: FakeView) -> None:
-    """An address that cannot be had is a configuration error that names it."""
+    """An address that cannot be had is a configuration error that names it, and states what to do."""
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
 
-    with pytest.raises(ConfigError, match=f"web: cannot listen on 127.0.0.1 port {port}: "):
+    taken = rf"web: cannot listen on 127.0.0.1 port {port}: another process uses it; set \[web\] port, or end"
+    with pytest.raises(ConfigError, match=taken):
         await serve(config.WebSettings(port=port), view)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "port to one above 1023"),
+        (errno.EADDRNOTAVAIL, "host to an address"),
+        (errno.EIO, "host and port"),
+    ],
+)
+def test_every_reason_not_to_listen_has_its_remedy(number: int, advice: str) -> None:
+    """A port below 1024, another machine's address, and whatever else the kernel reports."""
+    reason, remedy = app._listen_error(OSError(number, "reason"), 80)
+
+    assert reason
+    assert f"set [web] {advice}" in remedy
 
 
 async def names(http: aiohttp.ClientSession, query: str) -> list[str]:
