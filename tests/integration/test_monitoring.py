@@ -186,12 +186,26 @@ def test_every_variable_is_a_label_of_its_metric() -> None:
 def test_every_alert_has_its_place_in_the_page() -> None:
     """The link of an alert leads to a heading of docs/monitoring.md, and every alert has both."""
     links = re.findall(
-        r'- alert: (\w+)\n(?:(?!- alert).*\n)*?          runbook_url: "https://RUNBOOK/monitoring/#(\w+)"', RULES
+        r'- alert: (\w+)\n(?:(?!- alert).*\n)*?          runbook_url: "https://RUNBOOK/monitoring\.html#(\w+)"', RULES
     )
     headings = re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)
 
     assert [alert for alert, _ in links] == alerts() == headings
     assert [fragment for _, fragment in links] == [alert.lower() for alert in alerts()]
+    assert "use_directory_urls: false" in (ROOT / "mkdocs.yml").read_text()  # so the site's page is monitoring.html
+
+
+def test_the_page_sets_the_address_of_the_run_book(tmp_path: Path) -> None:
+    """The page's own command leaves no placeholder, and promtool accepts the result."""
+    command = re.search(r"^sed -i 's,https://RUNBOOK,.*$", PAGE, re.MULTILINE)
+    assert command is not None
+    shutil.copy(FOLDER / "prometheus-rules.yml", tmp_path)
+    subprocess.run(["sh", "-euc", command[0]], cwd=tmp_path, check=True, timeout=60)
+    rules = (tmp_path / "prometheus-rules.yml").read_text()
+
+    assert promtool("check", "rules", "prometheus-rules.yml", folder=tmp_path)[0] == 0
+    assert "RUNBOOK/" not in rules
+    assert rules.count("/monitoring.html#") == len(alerts())
 
 
 def documented() -> dict[str, set[str]]:
