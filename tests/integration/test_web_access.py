@@ -65,6 +65,7 @@ def asked(path: str) -> str:
         "/api/v1/history": "?source=ptp&quantity=offset_ns",
         "/api/v1/alignment": "?nodes=trainer-01",
         "/api/v1/stability": "?source=ptp",
+        "/api/v1/stability/readings": "?source=ptp",
     }
     return path.replace("/nodes/{name}", "/nodes/trainer-01").format(name="gm-a", id=JOB) + queries.get(path, "")
 

@@ -18,7 +18,7 @@ from timesyncd.cli._common import (
     report_damaged,
     store_place,
 )
-from timesyncd.stability.readings import Pair, sampling_interval_ns
+from timesyncd.stability.readings import Pair, Reading, sampling_interval_ns
 from timesyncd.stability.report import StabilityReport, stability_of
 from timesyncd.units import span_ns
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "timesyncd stability ptp --since 1d --plot ptp.svg",
-    "timesyncd stability ptp --since 6h --against n2.sqlite --json",
+    "timesyncd stability ptp --since 6h --against http://n2:8319",
 )
 
 #: From how many readings of the first node the sampling interval is estimated.
@@ -44,12 +44,16 @@ NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What one report is about. `report` None: unknown, for the reason in `problem`."""
+    """
+    What one report is about. `report` None: unknown, for the reason in `problem`. `references`: of a pair, the references
+    against which both nodes were compared.
+    """
 
     title: str
     note: str
     report: StabilityReport | None
     problem: str | None = None
+    references: tuple[str, ...] = ()
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -68,8 +72,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="end, as an age (default: now)")
     parser.add_argument(
         "--against",
-        metavar="STORE",
-        help="store of another node, file or URL: show the difference to its source of the same name, this node minus that one",
+        metavar="NODE",
+        help="another node's daemon (http://n2:8319), or its store, file or URL: show the difference to its source of the same name, this node minus that one",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line and series")
     parser.add_argument(
@@ -87,7 +91,7 @@ def _plot_file(text: str) -> Path:
 
 
 def run(args: Namespace) -> int:
-    """0: printed; 1: no report, because it is unknown; 2 for a source that the store does not know. Raises ConfigError, StoreError."""
+    """0: printed; 1: no report, because it is unknown; 2 for a source that the store does not know. Raises ConfigError, SourceError, StoreError."""
     from timesyncd.store.history import damaged_rows, sources
 
     if args.plot is not None and audit_extra_is_missing("stability --plot"):
@@ -113,8 +117,13 @@ def _print(found: list[Series], args: Namespace) -> None:
 
     for series in found:
         if args.json:
-            print(json.dumps({"series": series.title, "note": series.note, "problem": series.problem}
-                             | ({} if series.report is None else asdict(series.report))))  # fmt: skip
+            about = {
+                "series": series.title,
+                "note": series.note,
+                "problem": series.problem,
+                "references": series.references,
+            }
+            print(json.dumps(about | ({} if series.report is None else asdict(series.report))))
         else:
             output.print_report(series.title, series.note, series.report, series.problem)
     if args.plot is not None:
@@ -149,18 +158,35 @@ def _series(title: str, note: str, report: StabilityReport | None) -> Series:
 
 
 def _pair(args: Namespace, place: StoreLocation, span: tuple[int, int]) -> Series:
-    from timesyncd.store.engine import StoreLocation
     from timesyncd.store.time_errors import offset_readings
 
-    other = StoreLocation.named(args.against)
-    title = f"{args.source} of {place} minus {args.source} of {other}"
-    first, second = (offset_readings(location, args.source, *span) for location in (place, other))
+    title = f"{args.source} of {place} minus {args.source} of {args.against}"
+    first, second = offset_readings(place, args.source, *span), _other_readings(args, span)
     if first is None or second is None:
-        missing = place if first is None else other
+        missing = place if first is None else args.against
         return Series(title, NOTES["pair"], None, f"{missing} has no source {args.source!r} that measures an offset")
     begin = list(islice(first, _FIRST_READINGS))
     pair = Pair(within_ns=(sampling_interval_ns(begin) or 0) // 2)
     report = stability_of(pair.differences(chain(begin, first), second), span[1] - span[0])
-    left_out = pair.counts.left_out()
     problem = pair.counts.problem() or (None if report else "fewer than two readings at equal times in this span")
-    return Series(title, f"{NOTES['pair']} {left_out}".strip(), report, problem)
+    references = tuple(pair.counts.references)
+    note = " ".join(filter(None, (NOTES["pair"], _common_reference(references), pair.counts.left_out())))
+    return Series(title, note, report, problem, references)
+
+
+def _other_readings(args: Namespace, span: tuple[int, int]) -> Iterator[Reading] | None:
+    """Of the other node; None: its source measures no offset. Raises ConfigError, SourceError, StoreError."""
+    from timesyncd.cli._stability_peer import peer_readings
+    from timesyncd.store.engine import StoreLocation
+    from timesyncd.store.time_errors import offset_readings
+
+    if args.against.startswith(("http://", "https://")):
+        return peer_readings(args.against, args.source, *span)
+    return offset_readings(StoreLocation.named(args.against), args.source, *span)
+
+
+def _common_reference(references: tuple[str, ...]) -> str:
+    """Empty where nothing was compared."""
+    if not references:
+        return ""
+    return f"Compared against {', '.join(references)}: that reference's own error is in both offsets, and not in the difference."

@@ -76,6 +76,24 @@ class StabilitySeries(Message):
     problem: str | None
 
 
+class TimeErrorReadings(Message):
+    """
+    A source's measured offsets, the oldest first: at `at_ns`, a Unix time, the clock was `te_ns` ahead of `reference`,
+    null where that is not known. The three lists have one value a reading. `problem`: why there are none; null: there are
+    all of the span.
+    """
+
+    as_of_realtime_ns: RealtimeNs
+    node: str
+    source: str
+    begin_realtime_ns: Int64
+    end_realtime_ns: Int64
+    at_ns: list[Int64]
+    te_ns: list[Int64]
+    reference: list[str | None]
+    problem: str | None
+
+
 class StabilityAnswer(Message):
     """The stability of a source from `begin_realtime_ns` to `end_realtime_ns`, as measured: it is not the truth."""
 

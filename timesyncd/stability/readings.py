@@ -69,12 +69,16 @@ class Placing:
 
 @dataclass(slots=True)
 class PairCounts:
-    """Of the first node's readings: how many had a partner, and why the others could not be compared."""
+    """
+    Of the first node's readings: how many had a partner, and why the others could not be compared. `references`: what both
+    nodes measured against, in the order of time, at the compared ones.
+    """
 
     compared: int = 0
     unmatched: int = 0
     reference_unknown: int = 0
     references_differ: int = 0
+    references: list[str] = field(default_factory=list)
 
     def _reasons(self) -> str:
         reasons = (
@@ -128,5 +132,7 @@ class Pair:
             self.counts.references_differ += 1
         else:
             self.counts.compared += 1
+            if reading.reference not in self.counts.references:
+                self.counts.references.append(reading.reference)
             return Reading(reading.at_ns, reading.te_ns - other.te_ns, reading.reference)
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from argparse import ArgumentParser
@@ -9,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_view import FakeView
 from samples import HEALTHY, nth
 
+from timesyncd import config
 from timesyncd.cli import stability
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.config import StoreSettings
-from timesyncd.errors import TimesyncdError
+from timesyncd.errors import Refused, TimesyncdError, Unreachable
 from timesyncd.model.observation import Observation
 from timesyncd.sample import ClockState, GrandmasterSample, KernelSample, TimeErrorSeries
+from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
+from timesyncd.web.app import serve
 
 SAMPLES = 400
 BEGIN_NS = time.time_ns() - 600 * NS_PER_S
@@ -101,6 +106,36 @@ def test_a_pair_is_the_difference_of_two_stores(here: Path, tmp_path: Path, caps
     assert (found["max_abs_te_ns"], found["samples"]) == (100, SAMPLES)
     assert found["deviations"][0]["mtie_ns"] == 0
     assert "difference of two measured offsets" in found["note"]
+    assert found["references"] == [HEALTHY.grandmaster_identity]
+    assert f"Compared against {HEALTHY.grandmaster_identity}: that reference's own error is in both" in found["note"]
+
+
+async def test_a_pair_is_the_difference_to_what_another_node_s_daemon_serves(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same numbers by the other node's address as by its store, over more than one request."""
+    there = node(tmp_path / "there.sqlite", -60)
+    await asyncio.to_thread(run, "ptp", "--store", here, "--against", there, "--json")
+    [by_store] = series(capsys)
+    server = await serve(config.WebSettings(port=0), FakeView(), StoreLocation(path=there))
+    assert await asyncio.to_thread(run, "ptp", "--store", here, "--against", server.url, "--json") == 0
+    [by_address] = series(capsys)
+    await server.close()
+
+    assert (by_address["samples"], by_address["max_abs_te_ns"]) == (SAMPLES, 100)
+    assert by_address | {"series": ""} == by_store | {"series": ""}
+
+
+async def test_a_peer_without_such_readings_is_an_error_that_names_it(here: Path, tmp_path: Path) -> None:
+    """A source that it does not know, one that measures no offset, and no daemon at all."""
+    kernel = KernelSample("ptp", SystemClocks().boottime_ns(), 0, 0, 0, True, "none", 37, ())
+    path = store(tmp_path / "kernel.sqlite", [Observation(kernel, None)])
+    server = await serve(config.WebSettings(port=0), FakeView(), StoreLocation(path=path))
+    with pytest.raises(Refused, match="a source of kind kernel measures no offset"):
+        await asyncio.to_thread(run, "ptp", "--store", here, "--against", server.url)
+    await server.close()
+    with pytest.raises(Unreachable, match="is timesyncd running there"):
+        await asyncio.to_thread(run, "ptp", "--store", here, "--against", server.url)
 
 
 def test_a_pair_with_different_references_is_unknown(

@@ -50,7 +50,7 @@ def test_a_pair_s_difference_is_first_minus_second_at_equal_times() -> None:
     first = [Reading(0, 500, "gm"), Reading(100, 510, "gm"), Reading(200, 520, "gm")]
     second = [Reading(5, 100, "gm"), Reading(90, 90, "gm"), Reading(135, 0, "gm"), Reading(300, 0, "gm")]
     assert list(pair.differences(first, second)) == [Reading(0, 400, "gm"), Reading(100, 420, "gm")]
-    assert (pair.counts.compared, pair.counts.unmatched) == (2, 1)
+    assert (pair.counts.compared, pair.counts.unmatched, pair.counts.references) == (2, 1, ["gm"])
     assert pair.counts.problem() is None
 
 

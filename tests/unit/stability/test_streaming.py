@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timesyncd.stability.readings import Pair, Reading
 from timesyncd.stability.streaming import IntervalSums, StabilitySums
 
 OCTAVES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -163,3 +164,22 @@ def test_the_numbers_equal_those_of_allantools(name: str) -> None:
         assert found.adev(interval) == pytest.approx(allantools.oadev(series, taus=taus)[1][0], rel=1e-9)
         assert found.tdev == pytest.approx(allantools.tdev(series, taus=taus)[1][0], rel=1e-9)
         assert found.mtie == pytest.approx(allantools.mtie(series, taus=taus)[1][0], rel=1e-9)
+
+
+def test_a_pair_s_numbers_equal_those_of_allantools() -> None:
+    """Of two nodes with different noise against one grandmaster, read at equal times but for some jitter."""
+    first, second = (noises()[name] for name in ("pink", "violet"))
+    pair = Pair(within_ns=50)
+    differences = pair.differences(
+        (Reading(100 * index, value, "gm") for index, value in enumerate(first)),
+        (Reading(100 * index + index % 40, value, "gm") for index, value in enumerate(second)),
+    )
+    found = sums_of([each.te_ns for each in differences])
+    series = np.array(first, float) - np.array(second, float)
+
+    assert (pair.counts.compared, pair.counts.references) == (4_000, ["gm"])
+    for interval, sums in found.items():
+        taus = [interval]
+        assert sums.adev(interval) == pytest.approx(allantools.oadev(series, taus=taus)[1][0], rel=1e-9)
+        assert sums.tdev == pytest.approx(allantools.tdev(series, taus=taus)[1][0], rel=1e-9)
+        assert sums.mtie == pytest.approx(allantools.mtie(series, taus=taus)[1][0], rel=1e-9)

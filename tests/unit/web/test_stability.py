@@ -16,6 +16,7 @@ from timesyncd import config
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import StoreSettings
 from timesyncd.model.observation import Observation
+from timesyncd.stability.readings import Reading
 from timesyncd.stability.report import stability_of
 from timesyncd.store.time_errors import offset_readings
 from timesyncd.store.writer import Store
@@ -46,8 +47,8 @@ async def http(store: Store) -> AsyncIterator[aiohttp.ClientSession]:
     await server.close()
 
 
-async def get(http: aiohttp.ClientSession, query: str, status: int = 200) -> Any:
-    async with http.get(f"/api/v1/stability?{query}") as answer:
+async def get(http: aiohttp.ClientSession, query: str, status: int = 200, below: str = "") -> Any:
+    async with http.get(f"/api/v1/stability{below}?{query}") as answer:
         assert answer.status == status, await answer.text()
         return await answer.json()
 
@@ -65,6 +66,33 @@ async def test_the_answer_is_the_command_s_report(http: aiohttp.ClientSession, s
     assert [each["mask"] for each in series["report"]["verdicts"]] == [each.mask for each in report.verdicts]
 
 
+async def test_the_readings_are_those_of_the_store(http: aiohttp.ClientSession, store: Store) -> None:
+    """Time, offset and reference of each reading of the span, so that a command can subtract them from another node's."""
+    answer = await get(http, f"source=ptp&{SPAN}", below="/readings")
+    expected = offset_readings(store.location, "ptp", START_NS - 60 * NS_PER_S, START_NS + 3_600 * NS_PER_S)
+
+    assert expected is not None
+    assert list(map(Reading, answer["at_ns"], answer["te_ns"], answer["reference"])) == list(expected)
+    assert (len(answer["at_ns"]), set(answer["reference"]), answer["problem"]) == (
+        64,
+        {HEALTHY.grandmaster_identity},
+        None,
+    )
+
+
+async def test_readings_that_are_not_served_have_their_reason(
+    http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty span is no error; too long a one, and a source that the store does not know, are."""
+    empty = await get(http, "source=ptp&since=1000000000&until=2000000000", below="/readings")
+    monkeypatch.setattr(stability, "MAX_READINGS", 10)
+    long = await get(http, f"source=ptp&{SPAN}", below="/readings")
+
+    assert (empty["at_ns"], empty["problem"]) == ([], None)
+    assert (long["at_ns"], long["problem"]) == ([], "more than 10 readings: ask for a shorter span")
+    assert "ptp" in (await get(http, "source=absent", 404, below="/readings"))["error"]
+
+
 async def test_what_is_unknown_has_its_reason(http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too few readings, and too many for the daemon to compute; no number is made up."""
     [empty] = (await get(http, "source=ptp&since=1000000000&until=2000000000"))["series"]
@@ -77,7 +105,7 @@ async def test_what_is_unknown_has_its_reason(http: aiohttp.ClientSession, monke
 
 async def test_an_unknown_source_is_an_error(http: aiohttp.ClientSession) -> None:
     """It names those that the store has."""
-    assert "ptp" in (await get(http, "source=nobody", 404))["error"]
+    assert "ptp" in (await get(http, "source=absent", 404))["error"]
     assert "source" in (await get(http, SPAN, 400))["error"]
 
 
