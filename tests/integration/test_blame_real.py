@@ -35,7 +35,7 @@ def test_the_slow_rank_of_a_real_job_is_named(folder: Path, capsys: pytest.Captu
 
 
 def test_real_dumps_state_that_gloo_records_no_ends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The dumps are read without running anything of theirs, and nobody is blamed without times."""
+    """The dumps are read without running anything of theirs, and without times no rank is blamed."""
     paths = [str(folder / f"recorder_{rank}") for rank in range(4)]
 
     assert main(["audit", "--from", *paths, "--json", "--out", str(folder / "report")]) == 0

@@ -110,7 +110,7 @@ async def test_a_half_open_connection_leaves_nothing_green(parts: Parts) -> None
 
 
 async def test_holdover_shows(parts: Parts) -> None:
-    """While ptp4l hears no more Syncs the page states holdover and a growing bound, and then returns."""
+    """While ptp4l receives no Sync, the page states holdover and a growing bound, and then it returns."""
     async with live_page(parts) as page:
         with stopped(parts.ptp4l):
             await page.until("status", "◐ HOLDOVER")

@@ -116,7 +116,7 @@ def automotive(process: BedProcess, folder: Path, role: dict[str, int]) -> tuple
 
 
 async def test_a_slave_without_announce_names_no_clock(ptp_pair: PtpBed, tmp_path: Path) -> None:
-    """ptp4l names itself as parent and grandmaster; the bound is against a parent whose identity nothing tells."""
+    """ptp4l names itself as parent and grandmaster; the bound is against a parent whose identity is unknown."""
     master, _ = automotive(ptp_pair.grandmaster, tmp_path / "master", {"masterOnly": 1})
     slave, uds = automotive(ptp_pair.nodes["a"], tmp_path / "slave", {"slaveOnly": 1, "ignore_source_id": 1})
     try:

@@ -77,7 +77,7 @@ def test_a_clock_far_off_is_stepped_at_the_start() -> None:
 
 
 def test_a_seed_gives_one_chain() -> None:
-    """The same seed tells the same, to the nanosecond, however long the run; another one does not."""
+    """The same seed gives the same, to the nanosecond, however long the run; another one does not."""
     scenario = BY_NAME["outages and reroutes"]
 
     assert readings(scenario, 600, seed=7)[:300] == readings(scenario, 300, seed=7)

@@ -46,7 +46,7 @@ def kinds(found: WhatIf) -> list[CauseKind]:
 @every_shape
 @every_seed
 def test_the_replay_takes_as_long_as_the_job_did(shape: SimulatedJob, seed: int) -> None:
-    """Unchanged durations replay to the recorded length, and nobody is named in a healthy job."""
+    """Unchanged durations replay to the recorded length, and no rank is named in a healthy job."""
     job = replace(shape, seed=seed, noise=0.04)
 
     found = analysed(job)

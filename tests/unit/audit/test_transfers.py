@@ -93,7 +93,7 @@ def of_sizes(recording: Recording, sizes: tuple[int, ...]) -> Recording:
 
 
 def test_transfers_of_one_size_are_not_divided() -> None:
-    """Nothing tells latency from bandwidth in them; the reason names the remedy."""
+    """They cannot separate latency from bandwidth; the reason names the remedy."""
     found = divided(job(steps=60))
 
     assert isinstance(found, str)

@@ -91,7 +91,7 @@ def test_of_a_direct_path_no_boundary_clock_is_assumed() -> None:
 
 
 def test_a_vote_is_assumed_to_be_won_by_the_truth_where_there_is_one() -> None:
-    """With one source of UTC, or with sources that may share an error, nobody votes."""
+    """With one source of UTC, or with sources that may share an error, no source votes."""
     assert not {"majority_right", "declared_independent"} & codes(node(PTP))
     assert not {"majority_right", "declared_independent"} & codes(node(PTP, NTP, utc_dependent=["ntp"]))
     assert {"majority_right", "declared_independent", "root_dispersion"} <= codes(node(PTP, NTP))

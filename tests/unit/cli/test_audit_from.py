@@ -61,7 +61,7 @@ def test_a_recording_of_metered_ranks_is_replayed_too(tmp_path: Path, capsys: py
 
 
 def test_a_rank_without_a_trace_leaves_the_culprit_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All others may wait for the absent rank: nobody is named, and the reason names who is absent."""
+    """All others may wait for the absent rank: no rank is named as late, and the reason names the absent one."""
     paths = [path for path in write_kineto(JOB, tmp_path) if path.name != "rank3.json"]
 
     assert audited(tmp_path, *paths, more=("--json",)) == 0
@@ -118,7 +118,7 @@ def test_logs_of_nccl_inspector_are_joined(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_recorders_of_a_hang_show_who_did_not_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without times nobody is blamed, but the rank whose recorder ends earlier is stated."""
+    """Without times no rank is blamed, but the report states the rank whose recorder ends earlier."""
     paths = []
     for rank in range(3):
         entries = [

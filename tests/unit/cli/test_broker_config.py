@@ -30,7 +30,7 @@ def test_secrets_that_are_there_are_kept(tmp_path: Path) -> None:
     assert users == ["hub-a", "n1", "n2", "hub-a-cli", "n1-cli", "n2-cli"]
 
 
-def test_nobody_else_can_read_what_is_secret(tmp_path: Path) -> None:
+def test_no_other_user_can_read_what_is_secret(tmp_path: Path) -> None:
     """Whatever the umask."""
     assert main(["broker-config", "n1", "--out", str(tmp_path / "broker")]) == 0
     files = [path for path in (tmp_path / "broker").rglob("*") if path.is_file()]

@@ -585,7 +585,7 @@ def test_the_demo_shows_strings_from_the_network_as_text() -> None:
 
 
 def test_a_lost_source_shows_when_it_was_polled_last() -> None:
-    """Its values are the last known ones; the age of the poll tells how often the daemon still tries."""
+    """Its values are the last known ones; the age of the poll shows how often the daemon still tries."""
     away = source(reachable=False, reason="no answer", reason_code="source_unreachable", since_poll_ns=42_000_000_000)
     there = source(since_poll_ns=42_000_000_000)
 

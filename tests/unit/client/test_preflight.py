@@ -358,7 +358,7 @@ def settled(url: str | None = None, **fields: Any) -> dict[str, Any]:
 
 
 def test_an_unknown_name_fails_at_once_with_the_nearest_names(hub: FakeHub) -> None:
-    """A hub that has run for a while knows every node that reports: to wait for a typing error helps nobody."""
+    """A hub that has run for a while knows every node that reports, so a typing error fails at once."""
     hub.agree(0, names="a,trainer-1", nodes=[node("a", 200, "").model_dump(), never_reported("trainer-1")])
     hub.answers["/api/v1/hubs"] = (200, page(settled()))
     hub.answers["/api/v1/node"] = (200, {"node": "h1"})

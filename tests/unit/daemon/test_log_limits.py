@@ -1,4 +1,4 @@
-"""What a stranger makes a library log: one line a minute, printable, with the number of the others."""
+"""What an unknown sender makes a library log: one line a minute, printable, with the number of the others."""
 
 from __future__ import annotations
 

@@ -699,7 +699,7 @@ def test_two_opposite_leap_seconds_cannot_both_be_right(watch: Watch, one: str, 
 
 
 def test_a_grandmaster_that_knows_one_before_it_announces_it_contradicts_nothing(watch: Watch) -> None:
-    """GNSS tells it months ahead, and Announce carries it for the last 12 hours."""
+    """GNSS announces it months ahead, and Announce carries it for the last 12 hours."""
     node, reported = follower(sources=[source(leap="none")]), polled_grandmaster(leap="insert")
     found = [watch.judge(reported, nodes=[node], after_ns=10 * NS_PER_S) for _ in range(6)]
 

@@ -196,7 +196,7 @@ def test_every_shared_cause_has_its_evidence(cause: SharedCause) -> None:
 
 
 def test_a_port_that_receives_no_announce_is_a_finding() -> None:
-    """Nothing tells a change of the master then."""
+    """A change of the master cannot be known then."""
     nameless = path_conditions(replace(HEALTHY, parent_identity=None, grandmaster_identity=None), ())
     named = path_conditions(HEALTHY, ())
 

@@ -73,7 +73,7 @@ def test_expected_names_are_always_kept_and_take_no_room() -> None:
     assert (len(admission), admission.bytes) == (1, 10)
 
 
-def test_bytes_are_bounded_and_a_message_too_large_drops_nobody() -> None:
+def test_bytes_are_bounded_and_a_message_too_large_drops_no_member() -> None:
     """A known name keeps what it had where its next message does not fit."""
     admission = Admission(100, 10)
     members(admission, "n1", size=4)

@@ -166,7 +166,7 @@ def test_jobs_on_nodes_without_a_bound_are_affected() -> None:
 
 
 def test_the_worst_finding_can_be_acknowledged_once() -> None:
-    """The offered finding is the most severe one that nobody acknowledged."""
+    """The offered finding is the most severe one that no operator has acknowledged."""
     first = FindingMessage.model_validate(RECORDED["findings"][0]).model_copy(
         update={"severity": "critical", "until_realtime_ns": None}
     )
@@ -190,7 +190,7 @@ def test_the_worst_finding_can_be_acknowledged_once() -> None:
 def test_no_pair_of_compared_clocks_is_further_apart_than_claimed(
     fleet: list[tuple[int | None, str, bool, bool]],
 ) -> None:
-    """The alignment covers each pair of compared clocks by a reference that both have; nobody else is compared."""
+    """The alignment covers each pair of compared clocks by a reference that both have; no other pair is compared."""
     none = BoundMessage.of(Bound(None, 0))
     states = [
         node(f"n{at}", ns, grandmaster_identity=gm, parent_identity="bc")

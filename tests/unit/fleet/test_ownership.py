@@ -104,7 +104,7 @@ class Group:
 
 
 def test_no_key_is_claimed_twice_while_hubs_join_and_leave() -> None:
-    """Each is claimed again within six seconds of a hub's death; each round checks that nobody else claims it."""
+    """Each is claimed again within six seconds of a hub's death; each round checks that no other hub claims it."""
     group = Group()
     joined = group.run(LISTEN_NS + SETTLED_AFTER_NS + 3 * NS_PER_S)[-1]
     group.down = {"b"}

@@ -30,7 +30,7 @@ def handled(*notes: OperatorNote, now: int = 200, finding: FindingMessage = FIND
 
 
 def test_an_acknowledgement_counts_until_the_finding_ends() -> None:
-    """A finding that begins again is a new one, which nobody took."""
+    """A finding that begins again is a new one, which no operator has acknowledged."""
     again = FINDING.model_copy(update={"since_realtime_ns": 160})
     over = FINDING.model_copy(update={"until_realtime_ns": 170})
 

@@ -1,4 +1,4 @@
-"""What the link does with an error that nobody expected: it costs one message or one session, and is counted and logged."""
+"""An unexpected error of the link costs one message or one session, and is counted and logged."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_marks_are_bounded_in_bytes() -> None:
 
 
 def test_marks_expire_when_others_are_put() -> None:
-    """While no broker takes anything, what nobody may receive any more takes no memory."""
+    """While no broker accepts messages, those that no client may receive any more take no memory."""
     outbox = Outbox("n1")
     for second in range(60):
         outbox.put(marks(second), second * NS_PER_S)

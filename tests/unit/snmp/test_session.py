@@ -687,7 +687,7 @@ async def test_a_subtree_of_which_nothing_can_be_read_is_refused() -> None:
                 pass
 
 
-async def test_the_requests_that_nobody_answered_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unanswered_requests_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that is silent for days fills no memory."""
     monkeypatch.setattr(transport, "MAX_EXPIRED", 2)
     async with session_with(COMMUNITY, lambda _: []) as (session, _):

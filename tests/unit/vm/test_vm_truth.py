@@ -104,7 +104,7 @@ def test_the_reading_is_found_within_its_window_by_the_clocks_own_log() -> None:
 
 
 def test_where_the_clock_was_stepped_between_two_rows_the_window_is_what_is_known() -> None:
-    """The reading tells nothing of its moment there: within 100 us all may be true."""
+    """The reading does not fix its moment there: within 100 us all may be true."""
     at = 50 * PERIOD + 9_000_000
     step_ns = 500_000_000
 

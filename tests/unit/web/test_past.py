@@ -98,7 +98,7 @@ async def test_a_node_s_past_keeps_the_extremes(http: aiohttp.ClientSession) -> 
 
 async def test_a_quantity_that_is_not_stored_is_left_out(http: aiohttp.ClientSession) -> None:
     """So is all of an unknown node; nothing is invented."""
-    assert (await get(http, "series?subject=node&name=nobody"))["quantities"] == {}
+    assert (await get(http, "series?subject=node&name=absent"))["quantities"] == {}
     assert (await get(http, "series?subject=grandmaster&name=gm-a"))["lag_ns"] is None
 
 

@@ -238,7 +238,7 @@ def test_a_rank_is_inside_a_collective_until_it_returns(job: Job, monkeypatch: p
 
 @pytest.mark.usefixtures("group")
 def test_a_rank_waits_for_a_handle_from_its_wait_on(job: Job) -> None:
-    """Before that it is not known to wait, and a handle that is dropped is waited for by nobody."""
+    """Before that it is not known to wait, and no caller waits for a handle that is dropped."""
     with meter_collectives(job):
         work = dist.all_reduce(torch.ones(3), async_op=True)
         assert inside(job) == [(Kind.ALL_REDUCE, False)]
