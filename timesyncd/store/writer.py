@@ -66,14 +66,15 @@ from timesyncd.store.rows import (
     utc_entry,
 )
 from timesyncd.store.session import WORK_S, OutboxLimits, StoreCounters, StoreSession
+from timesyncd.store.tables import has_current_tables
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: Interval between two batches: a `kill -9` loses these rows and those of the running commit, on a busy machine up to half a
-#: second more.
-BATCH_S = 0.6
+#: From one batch's begin to the next one's, however long the work between them takes. A `kill -9` loses what was put since the
+#: last begin: of a running commit the kernel has every row before it waits for the disk.
+BATCH_S = 0.5
 BATCH_ROWS = 5_000
 #: Rows of other nodes' histories per transaction; the node's own rows are written between two of them.
 ARCHIVE_ROWS = 500
@@ -278,6 +279,7 @@ class Store:
         """Do all pending work; returns the pause in seconds until the next round."""
         try:
             session = self._ready_session()
+            began_s = monotonic()
             self._assign_incarnations()
             self._write(session)
             self._archive(session)
@@ -299,7 +301,7 @@ class Store:
             self._close()
             return REOPEN_S
         self._succeeded()
-        return 0 if len(self._history) else BATCH_S
+        return 0 if len(self._history) else pause_after(monotonic() - began_s)
 
     def _recovered(self, error: StoreError) -> float:
         """SQLite reported damage: set the file aside at once. Returns the pause until the next round, which opens a new file."""
@@ -343,8 +345,8 @@ class Store:
 
     def _migrate(self) -> None:
         try:
-            begin_writing(self.location)
-            migrate(self.location)
+            if not begin_writing(self.location):
+                migrate(self.location)
         except StoreDamaged as error:
             self._recovery.set_aside(str(error).removeprefix(f"{self.location}: "), None)
             migrate(self.location)
@@ -373,6 +375,9 @@ class Store:
             except Exception:
                 self._backlog.requeue(batch)
                 raise
+            if not session.is_current:  # the file was removed since this round began: the next one writes to a new file
+                self._backlog.requeue(batch)
+                return
             self._backlog.mark_stored(batch)
             limit = min(2 * limit, BATCH_ROWS)
             if added:
@@ -413,15 +418,32 @@ class Store:
         for stream, up_to in _drained(self._cuts):
             session.cut_outbox(stream, up_to)
         self._recovery.step(session)
+        self._write_late_rows(session)
         if not self._recovery.is_salvaging and session.roll_up():
             self._on_history()
+        self._write_late_rows(session)
         self._outbox_lost += session.delete_old()
 
+    def _write_late_rows(self, session: StoreSession) -> None:
+        """Between two pieces of other work, of up to WORK_S each: rows that were put half a batch ago do not wait for both."""
+        oldest_ns = self._backlog.oldest_ns()
+        if oldest_ns is not None and self._clocks.boottime_ns() - oldest_ns >= BATCH_S * NS_PER_S / 2:
+            self._write(session)
 
-def begin_writing(location: StoreLocation) -> None:
+
+def pause_after(round_s: float) -> float:
+    """
+    In seconds, after a round that took `round_s` without opening the store: the next one begins BATCH_S after it did, or
+    after a short rest where it took longer.
+    """
+    return max(BATCH_S / 10, BATCH_S - round_s)
+
+
+def begin_writing(location: StoreLocation) -> bool:
     """
     Begin a transaction and end it: a disk that is read-only, full or away, and a server that does not answer, fail here and cost no
-    migration. Blocks, some milliseconds. Raises StoreError, StoreDamaged.
+    migration. Returns whether the store has this version's tables, so that it needs none. Blocks, some milliseconds. Raises
+    StoreError, StoreDamaged.
     """
     try:
         if location.path is not None:
@@ -429,7 +451,7 @@ def begin_writing(location: StoreLocation) -> None:
         engine = writer_engine(location)
         try:
             with engine.begin() as connection:
-                connection.exec_driver_sql("SELECT 1")
+                return has_current_tables(connection)
         finally:
             engine.dispose()
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:

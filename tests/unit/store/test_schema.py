@@ -16,7 +16,7 @@ from postgresql import location
 from timesyncd.errors import StoreError
 from timesyncd.store import engine
 from timesyncd.store.engine import StoreLocation, migrate, writer_engine
-from timesyncd.store.tables import TIMED, clock_sample, metadata
+from timesyncd.store.tables import REVISION, TIMED, clock_sample, has_current_tables, metadata
 
 __all__ = ["location"]
 
@@ -27,10 +27,12 @@ def test_the_migrated_schema_is_the_tables(location: StoreLocation) -> None:
     migrate(location)
     engine = writer_engine(location)
     with engine.connect() as connection:
-        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+        context = MigrationContext.configure(connection)
+        differences, revision = compare_metadata(context, metadata), context.get_current_revision()
+        is_current = has_current_tables(connection)
     engine.dispose()
 
-    assert differences == []
+    assert (differences, revision, is_current) == ([], REVISION, True)
 
 
 def test_the_files_folder_is_made(tmp_path: Path) -> None:

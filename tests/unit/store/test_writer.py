@@ -202,6 +202,29 @@ def test_a_removed_file_is_created_again(tmp_path: Path) -> None:
     assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
 
 
+def test_a_file_that_is_removed_while_rows_are_written_costs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit succeeds, in a file without a name: the rows are written again."""
+    bench, write = Bench(StoreLocation(path=tmp_path / "history.sqlite")), StoreSession.write
+
+    def removing(session: StoreSession, batch: Any) -> bool:
+        if not removed:
+            removed.append(True)
+            (tmp_path / "history.sqlite").unlink()
+        return write(session, batch)
+
+    removed: list[bool] = []
+    monkeypatch.setattr(StoreSession, "write", removing)
+    monkeypatch.setattr(writer, "BATCH_S", 0.01)
+    with bench.running() as store:
+        bench.put_now(store)
+        while store.stored < 2:  # the sample, and that the source is available
+            time.sleep(0.01)
+
+    assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
+
+
 def test_an_incarnation_is_above_every_earlier_one(bench: Bench) -> None:
     """A node's number grows at each start, also when its clock was set back; nodes are apart."""
     numbers = []
@@ -464,3 +487,61 @@ def test_a_store_that_cannot_be_opened_yet_costs_no_migration(
     assert problem is not None and "disk" in problem
     assert (before, over, len(migrated)) == (0, None, 1)
     assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
+
+
+def test_a_store_with_its_tables_costs_no_migration(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that starts again stores at once; a table that is missing, or another revision, is left to the migration."""
+    migrated: list[StoreLocation] = []
+
+    def counted(location: StoreLocation) -> None:
+        migrated.append(location)
+        migrate_here(location)
+
+    monkeypatch.setattr(writer, "migrate", counted)
+    numbers = []
+    for broken in (None, None, "DROP TABLE operator_note", "UPDATE alembic_version SET version_num = '0002'"):
+        if broken is not None:
+            change(bench.location, broken)
+        with bench.running() as store:
+            bench.put_now(store)
+        numbers.append(len(migrated))
+
+    assert numbers == [1, 1, 2, 3]
+    assert bench.rows("SELECT count(*) FROM clock_sample") == [(4,)]
+
+
+def change(location: StoreLocation, sql: str) -> None:
+    engine = store_engine.writer_engine(location)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(sql)
+    engine.dispose()
+
+
+def test_rows_do_not_wait_for_all_other_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roll-ups and the deletion of old rows take a while each: what was put half a batch ago is stored between them."""
+    waiting: list[int] = []
+
+    def rolling_up(_session: StoreSession) -> bool:
+        if not waiting:
+            bench.put_now(store)
+            bench.clocks.advance(round(writer.BATCH_S * NS_PER_S / 2))
+        return False
+
+    def deleting(_session: StoreSession) -> int:
+        waiting.append(store.waiting)
+        return 0
+
+    monkeypatch.setattr(StoreSession, "roll_up", rolling_up)
+    monkeypatch.setattr(StoreSession, "delete_old", deleting)
+    store = Store(settings_of(bench.location), bench.clocks, bench.problems.put)
+    store.start()
+    store.stop()
+
+    assert waiting[0] == 0
+    assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
+
+
+@pytest.mark.parametrize(("round_s", "pause_s"), [(0.0, 0.5), (0.3, 0.2), (0.49, 0.05), (9.0, 0.05)])
+def test_a_batch_begins_when_it_is_due_however_long_the_last_one_took(round_s: float, pause_s: float) -> None:
+    """A slow disk does not add to the interval, which bounds what a kill loses; the disk gets a short rest in any case."""
+    assert writer.pause_after(round_s) == pytest.approx(pause_s)
