@@ -25,7 +25,7 @@ from timesyncd.messages.jobs import JobState, MarkBatch
 from timesyncd.messages.node import Availability, GrandmasterState, Message, NodeState
 from timesyncd.mqtt import client
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.inbox import ReceivedMessage
+from timesyncd.mqtt.inbox import Inbox, ReceivedMessage
 from timesyncd.mqtt.outbox import MAX_QUEUED
 from timesyncd.mqtt.topics import (
     AVAILABILITY,
@@ -408,6 +408,17 @@ async def test_our_own_messages_do_not_come_back(mosquitto: Mosquitto) -> None:
         await eventually(hub.messages)
 
     assert hub.messages() == [state(1, "n2")]
+
+
+async def test_silent_nodes_are_forgotten_while_no_message_comes(
+    mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a flood the broker may deliver nothing more: the link looks by itself."""
+    monkeypatch.setattr(client, "SWEEP_INTERVAL_S", 0.01)
+    swept: list[int] = []
+    monkeypatch.setattr(Inbox, "sweep", lambda _inbox, now_ns: swept.append(now_ns))
+    async with running(Reader(mosquitto).link):
+        await eventually(lambda: len(swept) > 2)
 
 
 async def test_an_ended_job_leaves_nothing(mosquitto: Mosquitto) -> None:

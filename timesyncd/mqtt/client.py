@@ -56,6 +56,8 @@ MAX_RECEIVED_AT_ONCE = 64
 STABLE_CONNECTION_S = 30.0
 #: The retained availability expires a day after its last publication.
 AVAILABILITY_INTERVAL_S = DAY_S / 3
+#: How often nodes that are silent for long are forgotten.
+SWEEP_INTERVAL_S = 10.0
 
 
 class ConnectionErrors(logging.Handler):
@@ -228,6 +230,7 @@ class MqttLink:
                     group.create_task(self._settle(client))
                     group.create_task(self._keep_subscribed(client))
                     group.create_task(self._repeat_availability(client))
+                    group.create_task(self._forget_silent())
             except asyncio.CancelledError:
                 client.timeout = client.patience_s = OFFLINE_TIMEOUT_S
                 await self._publish_availability(client, online=False)
@@ -362,6 +365,11 @@ class MqttLink:
         if (refusal := client.take_refusal()) and topic not in self._logged:
             self._logged.add(topic)
             log.warning("mqtt: the broker refuses %s from this daemon: %s", topic, refusal)
+
+    async def _forget_silent(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            self._inbox.sweep(self._clocks.boottime_ns())
 
     async def _receive(self, client: BrokerConnection) -> None:
         while True:

@@ -131,7 +131,7 @@ class NewestMessages:
         hub may repeat a confirmation, but an older one may come from a store that no longer exists. A message without
         an order is never outdated.
         """
-        self._sweep(now_ns)
+        self.sweep(now_ns)
         key = channel, subject
         match message:
             case HistoryBatch():
@@ -225,8 +225,11 @@ class NewestMessages:
             self._remove(next(iter(self._by_age)))
         return freshness
 
-    def _sweep(self, now_ns: int) -> None:
-        """Removes nodes without a message for EXPIRE_AFTER_NS, and after a flood for SILENT_AFTER_NS."""
+    def sweep(self, now_ns: int) -> None:
+        """
+        Removes nodes without a message for EXPIRE_AFTER_NS, and after a flood for SILENT_AFTER_NS. To be called also
+        while no message comes.
+        """
         if now_ns - self._swept_ns < _SWEEP_EVERY_NS:
             return
         self._swept_ns = now_ns
@@ -334,6 +337,10 @@ class Inbox:
         if channel is not NODE_STATE or subject == self._node:
             return None
         return ReceivedMessage(channel, subject, OtherState(subject), retained, now_ns, payload)
+
+    def sweep(self, now_ns: int) -> None:
+        """Forgets silent nodes; to be called every few seconds, since after a flood no message may come any more."""
+        self._newest.sweep(now_ns)
 
     def reconnected(self, now_ns: int) -> None:
         """Allows one warning per topic again, and does not count the time without a connection as silence."""

@@ -244,3 +244,16 @@ def test_a_flood_leaves_no_subject(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert (before, len(newest)) == (11, 1)
     assert not accepted(newest, node_state("n1", sequence=2), now_ns=SILENT_AFTER_NS + 10 * NS_PER_S)
+
+
+def test_a_flood_that_no_message_follows_leaves_no_subject(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The silence after it is no reason to keep what it left: time alone forgets it."""
+    monkeypatch.setattr(inbox, "FEW_ORDERS", 3)
+    newest = NewestMessages()
+    for number in range(10):
+        accepted(newest, node_state(f"x{number}"), now_ns=number)
+    newest.sweep(10 * NS_PER_S)
+    before = len(newest)
+    newest.sweep(SILENT_AFTER_NS + 20 * NS_PER_S)
+
+    assert (before, len(newest)) == (10, 0)
