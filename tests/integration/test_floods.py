@@ -6,6 +6,7 @@ Each lasts TIMESYNCD_FLOOD_S seconds (3; `make floods`: 60). What is bounded is 
 
 from __future__ import annotations
 
+import gzip
 import socket
 import ssl
 import struct
@@ -123,6 +124,15 @@ def test_requests_that_never_end(own: DaemonProcess) -> None:
     lines = connections(own, 100, b"GET /?", b"a" * 16_384)
     headers = connections(own, 100, b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"X-Y: " + b"b" * 4_000 + b"\r\n")
     judge(own, lines, headers)
+
+
+def test_compressed_bodies(own: DaemonProcess) -> None:
+    """31 kB that hold 31 MiB: no request needs a compressed body, so none is unpacked."""
+    bomb = gzip.compress(bytes(31 * 1_048_576))
+    head = (
+        f"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb) + 1}\r\n\r\n"
+    )
+    judge(own, *(connections(own, 100, head.encode() + bomb) for _ in range(2)))
 
 
 def test_viewers_and_clients_that_read_nothing(own: DaemonProcess) -> None:

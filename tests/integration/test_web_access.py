@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 import os
 import ssl
@@ -262,6 +263,14 @@ async def test_a_form_without_end_is_cut(http: aiohttp.ClientSession) -> None:
         413,
         {"error": "the form is too large; at most 4096 bytes are allowed"},
     )
+
+
+async def test_a_compressed_form_is_refused(http: aiohttp.ClientSession) -> None:
+    """It is not unpacked: what 31 kB hold may be 31 MiB, before any credential is checked."""
+    form = gzip.compress(f"token={SECRETS['reader']}".encode())
+    answer = await http.post("/login", data=form, headers={"Content-Encoding": "gzip"})
+
+    assert (answer.status, await answer.json()) == (415, {"error": "Content-Encoding: 'gzip': send it uncompressed"})
 
 
 async def test_a_form_that_does_not_come_is_not_waited_for(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,7 @@ async def serve(settings: config.WebSettings, view: View, store: StoreLocation |
         access_log=None,
         shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         max_line_size=MAX_REQUEST_LINE_BYTES,
+        auto_decompress=False,  # a body is unpacked before anything is checked, to a thousand times its size
         keepalive_timeout=connections.IDLE_TIMEOUT_S,
     )
     await runner.setup()
@@ -233,10 +234,12 @@ async def _check_host(request: web.Request, handler: Handler) -> web.StreamRespo
 
 @web.middleware
 async def _check_method(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Rejects methods other than GET and HEAD, and turns aiohttp's errors into JSON."""
+    """Rejects methods other than GET and HEAD and compressed bodies, and turns aiohttp's errors into JSON."""
     writable = (notes.PATH, *(auth.LOGIN_PATHS if request.app[ACCESS].has_tokens else ()))
     if request.method not in ("GET", "HEAD") and request.path not in writable:
         return error_response(405, f"{request.method} is not allowed; use GET", {"Allow": "GET, HEAD"})
+    if (encoding := request.headers.get("Content-Encoding", "identity")).lower() != "identity":
+        return error_response(415, f"Content-Encoding: {encoding!r}: send it uncompressed")
     try:
         return await handler(request)
     except web.HTTPNotFound:

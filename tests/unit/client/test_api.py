@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 
@@ -23,3 +24,25 @@ def test_a_server_that_does_not_respond_gives_one_error(monkeypatch: pytest.Monk
         monkeypatch.setattr(api, "_outcome", in_a_moment)
         with pytest.raises(Unreachable, match=f"^{where}: no response within "):
             api.get(where, None, patience_s)
+
+
+def test_a_token_follows_no_redirect() -> None:
+    """A server that sends a command to another one learns the token that was meant for itself, and the other one nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as server:
+        where, elsewhere = (f"http://127.0.0.1:{each.getsockname()[1]}/" for each in (server, other))
+
+        def redirect() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(f"HTTP/1.1 302 Found\r\nLocation: {elsewhere}\r\nContent-Length: 0\r\n\r\n".encode())
+
+        thread = threading.Thread(target=redirect)
+        thread.start()
+        status, body = api.get(where, "a-token-of-sixteen-characters", 60.0)
+        thread.join()
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+    assert (status, body) == (302, b"")

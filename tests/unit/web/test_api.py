@@ -152,6 +152,15 @@ async def test_the_page_runs_no_script_but_its_own(http: aiohttp.ClientSession, 
     assert not any(banned in text for banned in ("http://", "https://", "innerHTML", "style=", "onclick="))
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/api/v1/nodes", "/api/v1/nowhere", "/metrics", "/style.css"])
+async def test_no_cache_keeps_an_answer(http: aiohttp.ClientSession, path: str) -> None:
+    """A proxy's cache would show one client what another one may read, and would keep what a forged request caused."""
+    answer = await http.get(path, headers={"X-Forwarded-Host": "evil.example", "X-Original-URL": "/login"})
+
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert "evil.example" not in await answer.text() + str(answer.headers)
+
+
 async def test_a_taken_port_is_one_line(server: WebServer, view: FakeView) -> None:
     """An address that cannot be had is a configuration error that names it, and states what to do."""
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
