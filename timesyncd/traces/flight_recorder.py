@@ -2,21 +2,18 @@
 Reads dumps of torch's flight recorder, as pickles and as JSON (torch/csrc/distributed/c10d/FlightRecorder.hpp, dump
 versions 2.x).
 
-A pickle can run any code when it is loaded. This reader unpickles plain containers, strings and numbers alone: it
-resolves no name, so a pickle that refers to a class or function is rejected.
+A pickle can run any code when Python loads it. Here a reader of plain data reads it, which rejects one that refers to a
+class or function.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
-import pickletools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from timesyncd.errors import TraceError
+from timesyncd.errors import Malformed, TraceError
 from timesyncd.traces.operations import (
     MAX_RANKS,
     RECV,
@@ -26,6 +23,7 @@ from timesyncd.traces.operations import (
     UnusableTrace,
     communication_kind,
 )
+from timesyncd.traces.plain_pickle import load_plain
 
 _RANK_IN_NAME = re.compile(r"(\d+)(?:\.\w+)*$")
 _MESSAGE = re.compile(r"(?P<kind>send|recv)\s+(?P<from>\d+)(?P<way><-|->)(?P<to>\d+)")
@@ -39,44 +37,11 @@ NO_TIMES = (
 )
 
 
-#: An object's number of one octet allocates nothing to speak of.
-_SMALL_NUMBER = 255
-
-
-class _Plain(pickle.Unpickler):
-    """Resolves no global, so nothing that is loaded can run code."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise pickle.UnpicklingError(f"refers to {module_name}.{global_name}")
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise pickle.UnpicklingError(f"refers to a persistent object {str(pid)[:40]!r}")
-
-
-def _check_numbering(data: bytes) -> None:
-    """
-    Raises UnpicklingError where an object has a number far beyond all objects: the unpickler would allocate a table of
-    that length, of gigabytes for ten octets.
-    """
-    number: Any
-    for count, (opcode, number, _) in enumerate(pickletools.genops(data)):
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and number > max(count, _SMALL_NUMBER):
-            raise pickle.UnpicklingError(f"numbers an object {number}, after {count} operations")
-
-
 def load_dump(data: bytes, name: str) -> dict[str, Any]:
     """The dump as plain data, of a pickle or JSON. Raises TraceError."""
     try:
-        if data[:1] == b"\x80" or data[:1] == b"(":
-            _check_numbering(data)
-            value = _Plain(io.BytesIO(data)).load()
-        else:
-            value = json.loads(data)
-    except (
-        pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, MemoryError, OverflowError,
-        RecursionError, TypeError, ValueError,
-    ) as error:  # fmt: skip
-        # The unpickler raises all of these for data that are no pickle; none of them has run foreign code.
+        value = load_plain(data) if data[:1] in (b"\x80", b"(") else json.loads(data)
+    except (Malformed, RecursionError, ValueError) as error:
         raise TraceError(
             f"{name}: the flight recorder's dump cannot be read: {str(error)[:120] or type(error).__name__}"
         ) from error
@@ -131,7 +96,7 @@ def _groups(dump: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         if (
             isinstance(numbers, list)
             and numbers
-            and all(str(each).isdecimal() and int(each) < MAX_RANKS for each in numbers)
+            and all(_text(each).isdecimal() and int(each) < MAX_RANKS for each in numbers)
         ):
             found[str(name)] = tuple(sorted({int(each) for each in numbers}))
     return found
@@ -142,7 +107,9 @@ def _entry(value: object, number: int, name: str) -> Mapping[str, Any]:
         raise TraceError(f"{name}: entry {number} has no profiling_name; it must be an entry of the flight recorder")
     created = value.get("time_created_ns")
     if type(created) is not int or not 0 < created < 2**63:
-        raise TraceError(f"{name}: entry {number}: time_created_ns is {str(created)[:40]!r}; it must be ns since 1970")
+        raise TraceError(
+            f"{name}: entry {number}: time_created_ns is {_text(created)[:40]!r}; it must be ns since 1970"
+        )
     return value
 
 
@@ -153,7 +120,12 @@ def _end_ns(entry: Mapping[str, Any]) -> int | None:
 
 def _group_name(entry: Mapping[str, Any]) -> str:
     group = entry.get("process_group")
-    return str(group[0]) if isinstance(group, tuple | list) and group else str(entry.get("pg_id", ""))
+    return _text(group[0] if isinstance(group, tuple | list) and group else entry.get("pg_id", ""))
+
+
+def _text(value: object) -> str:
+    """Of a container its kind alone: one of a pickle may hold another one a million times over."""
+    return f"a {type(value).__name__}" if isinstance(value, dict | list | tuple) else str(value)
 
 
 def _communication(

@@ -14,6 +14,7 @@ from pipeline_job import SimulatedJob, run
 from pipeline_traces import inspector_log, write_kineto
 
 from timesyncd.__main__ import main
+from timesyncd.audit import trace_files
 from timesyncd.cli.schemas import documents
 
 JOB = SimulatedJob(dp=2, pp=2, tp=2, micro_batches=4, steps=5, slow={5: 1.5})
@@ -101,6 +102,18 @@ def test_each_bad_file_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "refers to builtins.print" in errors[2]
     assert "line 1: the object has no 'metadata'" in errors[3]
     assert not (tmp_path / "report").exists()
+
+
+def test_a_dump_that_unpacks_without_end_is_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is read whole is counted as it is unpacked, and never held beyond its limit."""
+    monkeypatch.setattr(trace_files, "MAX_WHOLE_BYTES", 4 << 20)
+    bomb = tmp_path / "rank_0"
+    bomb.write_bytes(gzip.compress(b"\x80\x02" + bytes(64 << 20)))
+
+    assert audited(tmp_path, bomb) == 2
+    assert "rank_0: the file has more than 4 MiB" in capsys.readouterr().err
 
 
 def test_logs_of_nccl_inspector_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
