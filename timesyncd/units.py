@@ -1,4 +1,4 @@
-"""Durations as text for people and as people write them, and quantiles of integers."""
+"""Durations as text for people and as people write them, text that is safe to print, and quantiles of integers."""
 
 from __future__ import annotations
 
@@ -78,6 +78,11 @@ def span_ns(text: str) -> int:
     if match is None:
         raise ArgumentTypeError(f"{text!r} is not a span of time; write it as 90s, 15m, 1h, 2d, 500ns, 1us or 20ms")
     return round(float(match[1]) * _UNITS_NS[match[2]])
+
+
+def printable(text: str) -> str:
+    """In one line, without what a terminal acts on: everything unprintable, a line's end too, as its escape."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def percentile(values: Sequence[int], percent: int) -> int:

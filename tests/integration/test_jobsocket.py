@@ -22,11 +22,18 @@ import pytest
 from timesyncd.bound import ClockStatus
 from timesyncd.client import AlignmentError, Job, Kind, Method, Signals
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.daemon.job_socket import MAX_JOBS_OF_A_USER, MAX_REQUESTS, REMOVED_AFTER_NS, JobSocket, Peer
+from timesyncd.daemon.job_socket import (
+    MAX_JOBS_OF_A_USER,
+    MAX_JOINS_LOGGED,
+    MAX_REQUESTS,
+    REMOVED_AFTER_NS,
+    JobSocket,
+    Peer,
+)
 from timesyncd.errors import ConfigError
 from timesyncd.ipc import job_datagram
 from timesyncd.ipc.job_datagram import SOCKET_NAME, encode_request, job_id
-from timesyncd.ipc.job_segment import Phase, Plan, segment_path
+from timesyncd.ipc.job_segment import JOBS_NAME, Phase, Plan, segment_path
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest, RankState
 
 pytestmark = pytest.mark.integration
@@ -406,6 +413,41 @@ async def test_noise_is_counted_and_reported_once(node: Node, caplog: pytest.Log
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert f"process {os.getpid()} of user {os.getuid()}" in warnings[0]
+
+
+async def test_processes_without_end_write_few_lines(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """A user can start processes as fast as the machine allows, each with one mark: the log has room for a node's ranks."""
+    caplog.set_level(logging.INFO)
+    header = job_datagram.Header("job", 0, 0, 1, "node", 1, 1, 0, ClockStatus.UNKNOWN, None, None, None, None, 0)
+    datagram = job_datagram.encode_header(header, 0)
+    for number in range(5 * MAX_JOINS_LOGGED):
+        node.socket._process(datagram, Peer(2**22 + number, SENDER), False)
+        if number % 500 == 0:
+            node.socket.tick(SystemClocks().boottime_ns())  # forgets those that ended
+
+    assert len(node.batches) == 5 * MAX_JOINS_LOGGED
+    assert len([record for record in caplog.records if "rank 0 on" in record.getMessage()]) <= MAX_JOINS_LOGGED
+
+
+async def test_a_link_in_place_of_the_jobs_folder_is_not_followed(folder: Path) -> None:
+    """Its target may be any folder, whose mode would change and whose files would be removed a minute later."""
+    (target := folder / "others").mkdir(mode=0o700)
+    (target / "file").touch()
+    (folder / JOBS_NAME).symlink_to(target)
+
+    with pytest.raises(ConfigError, match=r"jobs is a link; remove it"):
+        Node(folder)
+    assert (read_mode(target), [each.name for each in target.iterdir()]) == (0o700, ["file"])
+
+
+async def test_a_file_that_is_no_segment_stays(node: Node) -> None:
+    """What an operator leaves in the folder is no segment of a former daemon."""
+    (node.folder / JOBS_NAME / "notes.txt").touch()
+    again = Node(node.folder, incarnation=6)
+    again.socket.tick(SystemClocks().boottime_ns() + REMOVED_AFTER_NS)
+    again.socket.close()
+
+    assert (node.folder / JOBS_NAME / "notes.txt").exists()
 
 
 async def test_one_read_takes_so_many_marks(node: Node) -> None:

@@ -11,7 +11,9 @@ import os
 import sys
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
+
+from timesyncd.units import printable
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,8 @@ def with_priority(text: str, priority: int) -> str:
 
 
 def print_error(text: str) -> None:
-    """One line on standard error; in the journal it is an error."""
+    """One line on standard error, without what a terminal acts on; in the journal it is an error."""
+    text = "\n".join(map(printable, text.splitlines()))
     print(with_priority(text, ERROR) if is_journal(sys.stderr) else text, file=sys.stderr)
 
 
@@ -44,7 +47,21 @@ def formatter(stream: TextIO) -> logging.Formatter:
     """The journal has the time of each line by itself."""
     if is_journal(stream):
         return JournalFormatter("%(levelname)s %(message)s")
-    return logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    return LineFormatter("%(asctime)s %(levelname)s %(message)s")
+
+
+class LineFormatter(logging.Formatter):
+    """
+    A record's message is one line without what a terminal acts on, whatever it quotes: no text from elsewhere can look
+    like another line of the log. A traceback follows in lines of its own.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
 class JsonFormatter(logging.Formatter):
@@ -62,7 +79,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
-class JournalFormatter(logging.Formatter):
+class JournalFormatter(LineFormatter):
     """A record as the journal takes it: the journal has the time, and `journalctl -p` the level."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -5,8 +5,10 @@ The daemon's end of the job link: receives the ranks' marks as datagrams, publis
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import re
 import socket
 import struct
 from collections.abc import Callable, Iterable
@@ -33,6 +35,8 @@ REMOVED_AFTER_NS = 60 * NS_PER_S
 MAX_JOBS = 256
 MAX_JOBS_OF_A_USER = 64
 MAX_PIDS_OF_A_JOB = 1024
+#: Ranks whose joining is logged in ten seconds.
+MAX_JOINS_LOGGED = 200
 
 #: Between two ticks a user has one policy request, and all users together so many: each is a message to all hubs.
 MAX_REQUESTS = 64
@@ -46,6 +50,9 @@ _MAX_DATAGRAM = 32 * 1024
 #: One call of the event loop reads about so much; a mark takes about 10 us.
 _MAX_DATAGRAMS_A_CALL = 64
 _MAX_MARKS_A_CALL = 2_000
+
+#: As `job_id` makes it: the name of a job's segment.
+_JOB_ID = re.compile("[0-9a-f]{16}")
 
 #: struct ucred: pid, uid, gid.
 _CREDENTIALS = struct.Struct("iII")
@@ -102,6 +109,8 @@ class JobSocket:
         self._requesters: set[int] = set()
         self._jobs: dict[str, LocalJob] = {}
         self._warned_ns: int | None = None
+        self._joins = 0
+        self._joins_since_ns = 0
         self._socket: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
 
@@ -179,12 +188,20 @@ class JobSocket:
                 self._remove(identifier)
 
     def _earlier_jobs(self) -> dict[str, LocalJob]:
-        """Segments of an earlier daemon keep their inode, so ranks that have them open continue to read."""
-        return {path.name: LocalJob(self._clocks.boottime_ns()) for path in self._segments_folder().iterdir()}
+        """
+        Segments of an earlier daemon keep their inode, so ranks that have them open continue to read. Another file is left
+        as it is: a segment without ranks is removed later.
+        """
+        names = [path.name for path in self._segments_folder().iterdir()]
+        now_ns = self._clocks.boottime_ns()
+        return {name: LocalJob(now_ns) for name in names if _JOB_ID.fullmatch(name)}
 
     def _segments_folder(self) -> Path:
+        """Raises OSError, also for a link: its target may be any folder."""
         folder = self._folder / JOBS_NAME
         folder.mkdir(mode=0o755, exist_ok=True)
+        if folder.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, f"{folder} is a link; remove it")
         folder.chmod(0o755)
         return folder
 
@@ -258,10 +275,21 @@ class JobSocket:
         job.alive_ns = self._clocks.boottime_ns()
         if peer.pid and peer.pid not in job.pids and len(job.pids) < MAX_PIDS_OF_A_JOB:
             job.pids.add(peer.pid)
+            self._log_joined(header, peer)
+        return True
+
+    def _log_joined(self, header: Header, peer: Peer) -> None:
+        """A line for each rank, but of so many in ten seconds alone: any user can start processes without end."""
+        now_ns = self._clocks.boottime_ns()
+        if now_ns - self._joins_since_ns >= _WARN_EVERY_NS:
+            if self._joins > MAX_JOINS_LOGGED:
+                log.info("job link: %d more ranks joined", self._joins - MAX_JOINS_LOGGED)
+            self._joins_since_ns, self._joins = now_ns, 0
+        self._joins += 1
+        if self._joins <= MAX_JOINS_LOGGED:
             log.info(
                 "job %r, attempt %d: rank %d on %r is %s", header.job, header.attempt, header.rank, header.node, peer
             )
-        return True
 
     def _is_full(self, uid: int) -> bool:
         known = [job.uid for job in self._jobs.values() if job.uid is not None]

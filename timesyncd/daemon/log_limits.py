@@ -13,6 +13,7 @@ from collections.abc import Callable
 from aiohttp.http_exceptions import HttpProcessingError
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.units import printable
 
 #: The libraries that log errors which a stranger causes: malformed requests, and no file descriptor for a connection.
 LIMITED_LOGGERS = ("aiohttp.server", "asyncio", "aiomqtt", "paho")
@@ -57,10 +58,5 @@ class LogLimit(logging.Filter):
             record.exc_info = record.exc_text = None
         if held_back:
             text += f" ({held_back} more like it since the last line)"
-        record.msg, record.args = _printable(text), None
+        record.msg, record.args = printable(text), None
         return True
-
-
-def _printable(text: str) -> str:
-    """In one line, without what a terminal acts on."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -49,10 +49,11 @@ def make_folder(path: Path) -> None:
 
 
 def _map(path: Path, size: int, flags: int) -> tuple[memoryview, tuple[int, int]]:
-    """Without O_NONBLOCK a FIFO at that path would block for ever."""
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
+    """Without O_NONBLOCK a FIFO at that path would block for ever. The writer follows no link: its target may be any file."""
+    writable = flags & os.O_ACCMODE == os.O_RDWR
+    links = os.O_NOFOLLOW if writable else 0
+    fd = os.open(path, flags | links | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
     try:
-        writable = flags & os.O_ACCMODE == os.O_RDWR
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise FileExistsError(errno.EEXIST, "it is no regular file; remove it", str(path))

@@ -16,7 +16,14 @@ import pytest
 from timesyncd import __main__ as program
 from timesyncd.build import this_build
 from timesyncd.cli import now
-from timesyncd.cli._log_output import JournalFormatter, JsonFormatter, is_journal, log_unexpected
+from timesyncd.cli._log_output import (
+    JournalFormatter,
+    JsonFormatter,
+    LineFormatter,
+    is_journal,
+    log_unexpected,
+    print_error,
+)
 from timesyncd.cli.run import machine_lines
 from timesyncd.errors import ConfigError
 
@@ -42,6 +49,35 @@ def test_each_line_of_a_traceback_has_its_priority() -> None:
 
     assert len(lines) > 3
     assert [line for line in lines if not line.startswith("<3>")] == []
+
+
+@pytest.mark.parametrize("kind", [LineFormatter, JournalFormatter])
+def test_what_a_line_quotes_is_neither_another_line_nor_a_command(kind: type[logging.Formatter]) -> None:
+    """A name with a line's end, or with what a terminal acts on, cannot pretend to be a line of the daemon."""
+    text = "x\n2026-01-01 00:00:00,000 CRITICAL clock is fine\r\x1b[2J\u2028"
+    record = logging.LogRecord("x", logging.WARNING, "x.py", 1, "rejected %s", (text,), None)
+    line = kind("%(levelname)s %(message)s").format(record)
+
+    assert line.isprintable()
+    assert line.endswith(r"rejected x\n2026-01-01 00:00:00,000 CRITICAL clock is fine\r\x1b[2J\u2028")
+
+
+def test_a_traceback_keeps_its_lines_and_nothing_else() -> None:
+    """An error's own text may quote anything."""
+    try:
+        raise ValueError("bad \x1b[2J text")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "failed", (), sys.exc_info())
+    lines = LineFormatter("%(message)s").format(record).split("\n")
+
+    assert len(lines) > 3 and all(line.isprintable() for line in lines)
+
+
+def test_an_error_of_a_command_is_printable(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server's answer or a file's name may be in it."""
+    print_error("http://x/: \x1b]0;owned\x07\nsecond line")
+
+    assert capsys.readouterr().err == "http://x/: \\x1b]0;owned\\x07\nsecond line\n"
 
 
 def test_an_unexpected_failure_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -100,6 +100,17 @@ def test_what_is_no_regular_file_holds_nobody_up(tmp_path: Path, made: object) -
         RuntimeFolder(tmp_path)
 
 
+def test_the_writer_follows_no_link(tmp_path: Path) -> None:
+    """The target of a link may be any file that the daemon may write."""
+    (target := tmp_path / "target").write_text("precious")
+    (folder := tmp_path / "run").mkdir()
+    (folder / clock_segment.NAME).symlink_to(target)
+
+    with pytest.raises(ConfigError, match="node.runtime_dir"):
+        RuntimeFolder(folder)
+    assert target.read_text() == "precious"
+
+
 def test_a_payload_that_does_not_fit_leaves_the_former_one(tmp_path: Path) -> None:
     """A number beyond 64 bits is found before anything is stored."""
     writer = SegmentWriter(tmp_path / clock_segment.NAME, *LAYOUT)
