@@ -20,7 +20,7 @@ BASE_NS = 1_789_000_000_000_000_000
 
 
 def clock_offsets_ns(job: SimulatedJob) -> dict[int, int]:
-    """How far each rank's clock is ahead of the true time."""
+    """How far each rank's clock is ahead of the true time: each rank is on a node of its own."""
     dice = random.Random(f"{job.seed} clocks")
     return {rank: dice.randrange(-OFF_NS // 2, OFF_NS // 2) for rank in range(job.world_size)}
 
@@ -36,7 +36,7 @@ def rank_traces(job: SimulatedJob, runs: Mapping[int, RankRun]) -> list[RankTrac
                 name=f"rank{rank}.json",
                 rank=rank,
                 world_size=job.world_size,
-                host=f"node-{rank // 8}",
+                host=f"node-{rank}",
                 communications=tuple(
                     Communication(
                         kind=call.kind,
@@ -87,7 +87,7 @@ def kineto(job: SimulatedJob, runs: Mapping[int, RankRun], rank: int) -> dict[st
     return {
         "schemaVersion": 1,
         "distributedInfo": info,
-        "host_name": f"node-{rank // 8}",
+        "host_name": f"node-{rank}",
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": BASE_NS,
         "traceEvents": events,
@@ -162,7 +162,7 @@ def inspector_log(job: SimulatedJob, runs: Mapping[int, RankRun], rank: int, *, 
             "git_rev": "",
             "rec_mechanism": "nccl_profiler_interface",
             "dump_timestamp_us": end_us + 300,
-            "hostname": f"node-{rank // 8}",
+            "hostname": f"node-{rank}",
             "pid": 5000 + rank,
         }
         lines.append(json.dumps({"header": head, "metadata": meta, "coll_perf": perf}))

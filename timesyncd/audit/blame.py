@@ -14,6 +14,7 @@ from pydantic import Field
 
 from timesyncd.audit.headline import percent, short_duration
 from timesyncd.ipc.wire_types import Int64
+from timesyncd.jobs.group_placing import placed
 from timesyncd.jobs.step_graph import CircularError
 from timesyncd.jobs.trace_clocks import TraceClockOffset
 from timesyncd.jobs.trace_joining import Joined, JoinError, absent_ranks, join, rank_list
@@ -111,6 +112,7 @@ class BlameReport(Message):
 
 def blame_report(files: Sequence[str], traces: Sequence[RankTrace | UnusableTrace]) -> BlameReport:
     """The report of all traces of a job."""
+    traces = _placed(traces)
     usable = [trace for trace in traces if isinstance(trace, RankTrace)]
     unusable = [trace for trace in traces if isinstance(trace, UnusableTrace)]
     found = BlameReport(
@@ -139,6 +141,11 @@ def blame_report(files: Sequence[str], traces: Sequence[RankTrace | UnusableTrac
             found, result, "the operations wait for one another in a circle, so the traces are not of one run"
         )
     return _filled(found, joined, result, usable)
+
+
+def _placed(traces: Sequence[RankTrace | UnusableTrace]) -> list[RankTrace | UnusableTrace]:
+    usable = [trace for trace in traces if isinstance(trace, RankTrace)]
+    return [*placed(usable), *(trace for trace in traces if isinstance(trace, UnusableTrace))]
 
 
 def _absent(usable: Sequence[RankTrace], unusable: Sequence[UnusableTrace]) -> list[int]:

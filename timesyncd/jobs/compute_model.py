@@ -27,7 +27,8 @@ class ComputeModel:
     Computing as the product of what a place takes on its stage, a rank's factor, and the work of a micro-batch.
 
     `work`: by rank and (step, place). `typical`: by class and place. `factors`: by rank. `units`: by rank and (step,
-    place) the micro-batches there with weights that sum to 1; `loads`: by micro-batch.
+    place) the micro-batches there with weights that sum to 1; `loads`: by micro-batch. `numbers`: by a micro-batch's
+    number in its step the lowest of those for which ranks do the same; the loads of others do not compare.
     """
 
     graph: StepGraph
@@ -35,6 +36,7 @@ class ComputeModel:
     classes: dict[int, tuple[int, ...]]
     replicas: Mapping[int, int]
     units: dict[tuple[int, int, int], tuple[tuple[Unit, float], ...]]
+    numbers: dict[int, int] = field(default_factory=dict)
     typical: dict[tuple[int, ...], dict[Work, float]] = field(default_factory=dict)
     factors: dict[int, float] = field(default_factory=dict)
     loads: dict[Unit, float] = field(default_factory=dict)
@@ -77,6 +79,7 @@ def fitted(graph: StepGraph) -> ComputeModel:
     """
     model = ComputeModel(graph, _work(graph), _classes(graph), graph.replicas, {})
     model.units = _units(graph, model.work)
+    model.numbers = _alike_numbers(model)
     model.loads = {unit: 1.0 for units in model.units.values() for unit, _ in units}
     model.factors = _rank_factors(model)
     for _ in range(_ROUNDS):
@@ -179,8 +182,25 @@ def _loads(model: ComputeModel) -> dict[Unit, float]:
                 own[unit] += share * ns
                 usual[unit] += share * usual_ns
     loads = {unit: load * own[unit] / usual[unit] if usual[unit] > 0 else load for unit, load in model.loads.items()}
-    mean = fmean(loads.values()) if loads else 1.0
-    return {unit: max(1e-3, load / mean) for unit, load in loads.items()}
+    means = means_by_key((model.numbers[number], load) for (_, _, number), load in loads.items())
+    return {unit: max(1e-3, load / means[model.numbers[unit[2]]]) for unit, load in loads.items()}
+
+
+def _alike_numbers(model: ComputeModel) -> dict[int, int]:
+    """By number of a micro-batch the lowest number of those that some rank does the same work for."""
+    lowest = {number: number for units in model.units.values() for (_, _, number), _ in units}
+    done: dict[tuple[tuple[int, ...], Work], set[int]] = defaultdict(set)
+    for (rank, step, place), units in model.units.items():
+        if len(units) == 1:
+            done[model.classes[rank], model.kind(rank, step, place)].add(units[0][0][2])
+    for _ in lowest:
+        before = dict(lowest)
+        for numbers in done.values():
+            least = min(lowest[number] for number in numbers)
+            lowest |= dict.fromkeys(numbers, least)
+        if lowest == before:
+            break
+    return lowest
 
 
 def _settled(model: ComputeModel) -> dict[int, float]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from timesyncd.traces.operations import NEEDS_ALL, SEND, Communication
+from timesyncd.traces.operations import NEEDS_ALL, SEND, Communication, EndKind
 from timesyncd.units import SIGMA_PER_MAD
 
 #: An error is so many standard errors of a median, which holds 99.7 % of a Gaussian distribution.
@@ -34,11 +34,13 @@ class TraceClockOffset:
     error_ns: float
 
 
-def clock_offsets(matched: Matched, reading_ns: int = 0) -> dict[int, TraceClockOffset]:
+def clock_offsets(
+    matched: Matched, reading_ns: int = 0, hosts: Mapping[int, str] | None = None
+) -> dict[int, TraceClockOffset]:
     """
     By rank, against the lowest rank that has a trace; ranks that share no chain of operations with it are absent.
 
-    `reading_ns`: the error of one recorded time.
+    `reading_ns`: the error of one recorded time. `hosts`: ranks of one host read one clock, unless it contradicts.
     """
     pairs = _pairs(matched)
     ranks = sorted({rank for ranks, _ in matched for rank in ranks})
@@ -51,6 +53,9 @@ def clock_offsets(matched: Matched, reading_ns: int = 0) -> dict[int, TraceClock
         for far, link in pairs.get(near, {}).items():
             if far not in found:
                 own = found[near]
+                is_one_clock = hosts is not None and hosts.get(near) and hosts.get(near) == hosts.get(far)
+                if is_one_clock and abs(link.offset_ns) <= link.error_ns + 2 * reading_ns:
+                    link = TraceClockOffset(0.0, 0.0)
                 found[far] = TraceClockOffset(
                     own.offset_ns + link.offset_ns, math.hypot(own.error_ns, link.error_ns) + 2 * reading_ns
                 )
@@ -61,21 +66,32 @@ def clock_offsets(matched: Matched, reading_ns: int = 0) -> dict[int, TraceClock
 def _pairs(matched: Matched) -> dict[int, dict[int, TraceClockOffset]]:
     """By rank and by another rank the latter's clock minus the former's. Ends of collectives count before messages."""
     ends: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    reach: dict[tuple[int, int], float] = {}
+    most: dict[tuple[int, int], float] = {}
     for ranks, parts in matched:
         if parts[0].kind in NEEDS_ALL:
-            _add_ends(ends, ranks, parts)
+            if all(part.end is EndKind.OWN for part in parts):
+                _add_ends(ends, ranks, parts)
         elif len(ranks) == 2 and parts[0].kind == SEND:
+            sent, received = parts
             # The receiver's end is later than the sender's begin, on one clock.
-            reach[ranks] = min(reach.get(ranks, math.inf), parts[1].end_ns - parts[0].begin_ns)
+            _lower(most, ranks, received.end_ns - sent.begin_ns)
+            if sent.end is EndKind.SEEN:
+                # A host sends once the receive is called, so the sender's end is later than the receiver's begin.
+                _lower(most, (ranks[1], ranks[0]), sent.end_ns - received.begin_ns)
     found: dict[int, dict[int, TraceClockOffset]] = {}
-    for (near, far), width in reach.items():
-        if (back := reach.get((far, near))) is not None:
+    for (near, far), width in most.items():
+        if (back := most.get((far, near))) is not None:
             _link(found, near, far, TraceClockOffset((width - back) / 2, abs(width + back) / 2))
     for (near, far), seen in ends.items():
         if len(seen) >= _MIN_ENDS:
             _link(found, near, far, _from_ends(seen))
     return found
+
+
+def _lower(most: dict[tuple[int, int], float], ends: tuple[int, ...], width: float) -> None:
+    """The other clock is ahead by at most this much."""
+    pair = ends[0], ends[1]
+    most[pair] = min(most.get(pair, math.inf), width)
 
 
 def _add_ends(

@@ -13,8 +13,9 @@ from enum import StrEnum
 
 from timesyncd.jobs.step_graph import COMPUTE, Meeting, Operation, StepGraph
 from timesyncd.jobs.trace_clocks import TraceClockOffset, clock_offsets, left_early
+from timesyncd.jobs.trace_ends import CallEnds, call_ends
 from timesyncd.jobs.trace_steps import Roles, roles_of
-from timesyncd.traces.operations import RECV, SEND, Communication, RankTrace, merged
+from timesyncd.traces.operations import RECV, SEND, Communication, EndKind, RankTrace, merged
 
 
 class Unjoinable(StrEnum):
@@ -25,6 +26,7 @@ class Unjoinable(StrEnum):
     NO_COMMUNICATION = "no_communication"
     NOT_MATCHED = "not_matched"
     NO_WHOLE_STEP = "no_whole_step"
+    NOT_ALIGNED = "not_aligned"
 
 
 class JoinError(ValueError):
@@ -70,6 +72,7 @@ def absent_ranks(traces: Sequence[RankTrace]) -> list[int]:
     have = {trace.rank for trace in traces}
     size = max((trace.world_size or 0 for trace in traces), default=0)
     named = {rank for trace in traces for each in trace.communications for rank in each.ranks}
+    named |= {rank for trace in traces for group in trace.groups for rank in group.ranks}
     return sorted((named | set(range(size))) - have)
 
 
@@ -83,15 +86,51 @@ def join(traces: Sequence[RankTrace]) -> Joined:
         (tuple(part.rank for part in parts), [by_rank[part.rank].communications[part.index] for part in parts])
         for parts in met
     ]
-    offsets = clock_offsets(pairs, max(trace.reading_ns for trace in traces))
+    offsets = clock_offsets(
+        pairs, max(trace.reading_ns for trace in traces), {rank: trace.host for rank, trace in by_rank.items()}
+    )
+    _check_ends(pairs, offsets)
     eager = left_early(_messages(pairs), offsets)
+    ends = call_ends(by_rank, [[(part.rank, part.index) for part in parts] for parts in met], offsets)
+    by_rank = ends.applied(by_rank)
     roles = roles_of(by_rank)
     if roles.steps == 1 and sum(map(len, met)) < sum(len(trace.communications) for trace in by_rank.values()):
         raise JoinError(
             Unjoinable.NO_WHOLE_STEP,
             "the traces begin or end at different moments, and nothing repeats in them, so they show no step of all ranks",
         )
-    return Joined(_Graph(by_rank, met, roles, eager).build(), offsets, frozenset(eager), roles.notes)
+    starts_ns = _starts_ns(by_rank, offsets)
+    return Joined(_Graph(by_rank, met, roles, eager, ends, starts_ns).build(), offsets, frozenset(eager), roles.notes)
+
+
+def _check_ends(
+    pairs: Sequence[tuple[tuple[int, ...], Sequence[Communication]]], offsets: Mapping[int, TraceClockOffset]
+) -> None:
+    """An end that is not recorded follows from the last arrival, which needs one clock. Raises JoinError."""
+    for ranks, calls in pairs:
+        unaligned = [rank for rank in ranks if rank not in offsets]
+        if unaligned and any(call.end is EndKind.NONE for call in calls):
+            raise JoinError(
+                Unjoinable.NOT_ALIGNED,
+                f"the traces do not show when a {calls[0].kind} ended, and nothing aligns the clocks of the ranks "
+                f"{rank_list(unaligned)} with the others",
+            )
+
+
+def _starts_ns(by_rank: Mapping[int, RankTrace], offsets: Mapping[int, TraceClockOffset]) -> dict[int, int]:
+    """How much later than the first trace each one begins; of traces whose clocks are not aligned all begin together."""
+    if any(rank not in offsets for rank in by_rank):
+        return dict.fromkeys(by_rank, 0)
+    begins = {rank: _extent(trace)[0] - offsets[rank].offset_ns for rank, trace in by_rank.items()}
+    first = min(begins.values())
+    return {rank: round(begin - first) for rank, begin in begins.items()}
+
+
+def _extent(trace: RankTrace) -> tuple[int, int]:
+    """When what the trace shows begins and ends."""
+    spans = [(call.begin_ns, call.end_ns) for call in trace.communications]
+    spans += (trace.busy or ())[:1] + (trace.busy or ())[-1:]
+    return min(begin for begin, _ in spans), max(end for _, end in spans)
 
 
 def _by_rank(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
@@ -199,20 +238,16 @@ class _Graph:
     met: _Met
     roles: Roles
     eager: set[tuple[int, int]]
+    ends: CallEnds
+    starts_ns: Mapping[int, int]
     operations: list[Operation] = field(default_factory=list)
     _meeting_of: dict[tuple[int, int], int] = field(default_factory=dict)
-    _transfers: list[float] = field(default_factory=list)
     _index_of: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def build(self) -> StepGraph:
         for number, parts in enumerate(self.met):
-            lengths = []
             for part in parts:
                 self._meeting_of[part.rank, part.index] = number
-                call = self.by_rank[part.rank].communications[part.index]
-                lengths.append(call.end_ns - call.begin_ns)
-            # All leave together, so the last one to arrive was inside for the transfer alone.
-            self._transfers.append(max(0, min(lengths)))
         for rank, trace in self.by_rank.items():
             self._add_rank(rank, trace)
         meetings = tuple(
@@ -235,14 +270,15 @@ class _Graph:
 
     def _add_rank(self, rank: int, trace: RankTrace) -> None:
         calls = trace.communications
-        waits = _waits(trace)
+        seen = {index: ns for (of, index), ns in self.ends.seen_ns.items() if of == rank}
+        waits = _waits(trace, seen)
         cuts = sorted(
-            {(call.begin_ns, 1, index) for index, call in enumerate(calls)} | {(end, 0, -1) for _, end in waits}
+            {(call.begin_ns, 1, index) for index, call in enumerate(calls)}
+            | {(end, 0, -1) for _, end in waits}
+            | {(ns, 0, index) for index, ns in seen.items()}
         )
         bounds = [bound for wait in waits for bound in wait]
-        starts = [call.begin_ns for call in calls] + [call.end_ns for call in calls]
-        starts += [each for interval in (trace.busy or ()) for each in interval]
-        at_ns, last_ns = min(starts), max(starts)
+        at_ns, last_ns = _extent(trace)
         self._walk(rank, trace, waits, [*cuts, (last_ns, 2, -1)], at_ns, bounds)
 
     def _walk(
@@ -268,10 +304,23 @@ class _Graph:
                 step, place = self.roles.at(rank, issued)
                 begin_ns = cut_ns - local_ns if not after else at_ns
                 self.operations.append(
-                    Operation(rank, COMPUTE, None, begin_ns, begin_ns + local_ns, after, 0, local_ns, step, place)
+                    Operation(
+                        rank,
+                        COMPUTE,
+                        None,
+                        begin_ns,
+                        begin_ns + local_ns,
+                        after,
+                        0 if after else self.starts_ns[rank],
+                        local_ns,
+                        step,
+                        place,
+                    )
                 )
                 own, pending = len(self.operations) - 1, []
-            if order == 0:
+            if order == 0 and index >= 0:
+                pending += [self._index_of[rank, index]] if (rank, index) in self._index_of else []
+            elif order == 0:
                 wait = waits[bisect_left(bounds, cut_ns) // 2]
                 slack = _slack_ns(trace)
                 among = ended[bisect_right(ends, wait[0]) : bisect_right(ends, cut_ns + slack)]
@@ -318,7 +367,7 @@ class _Graph:
         alone = number is None
         waits = not (call.kind == SEND and call.ranks in self.eager)
         length_ns = call.end_ns - call.begin_ns
-        transfer_ns = length_ns if alone or not waits else self._transfers[number if number is not None else 0]
+        transfer_ns = length_ns if alone or not waits else self.ends.durations_ns[rank, index]
         self.operations.append(
             Operation(
                 rank=rank,
@@ -327,8 +376,8 @@ class _Graph:
                 start_ns=call.begin_ns,
                 end_ns=call.end_ns,
                 after=tuple(after),
-                delay_ns=max(0, call.begin_ns - ready_ns) if after else 0,
-                duration_ns=round(transfer_ns),
+                delay_ns=max(0, call.begin_ns - ready_ns) if after else self.starts_ns[rank],
+                duration_ns=transfer_ns,
                 step=at[0],
                 place=at[1],
                 waits=waits,
@@ -342,11 +391,11 @@ def _slack_ns(trace: RankTrace) -> int:
     return max(2_000, trace.reading_ns)
 
 
-def _waits(trace: RankTrace) -> list[tuple[int, int]]:
+def _waits(trace: RankTrace, unawaited: Mapping[int, int]) -> list[tuple[int, int]]:
     """
     When the rank did nothing but wait for a communication: idle, one in progress, and one ended before it went on.
     """
-    calls = [(call.begin_ns, call.end_ns) for call in trace.communications]
+    calls = [(call.begin_ns, call.end_ns) for index, call in enumerate(trace.communications) if index not in unawaited]
     ends = sorted(end for _, end in calls)
     found = []
     for begin, end in _outside(merged(calls), trace.busy or ()):

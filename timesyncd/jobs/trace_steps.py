@@ -224,7 +224,9 @@ def _labels(
             met = dict(_numbered_messages(calls, stages))
             for place, label in enumerate(_place_labels(len(calls), met)):
                 if label is not None:
-                    yield (rank, step, place), label
+                    # A group of the data that meets only in the first micro-batch divides what is computed there.
+                    around = (calls[place - 1].kind if place else None, calls[place].kind)
+                    yield (rank, step, place), replace(label, work=(*label.work, *around))
 
 
 def _place_labels(places: int, met: Mapping[int, _Message]) -> Iterator[PlaceLabel | None]:

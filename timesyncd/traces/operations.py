@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 SEND = "send"
 RECV = "recv"
@@ -53,6 +54,17 @@ def communication_kind(name: str) -> str | None:
     return _KINDS.get(name.lower().replace("_", "").replace(" ", ""))
 
 
+class EndKind(StrEnum):
+    """
+    What a recorded end is: the operation's own; when the rank went on after a wait for it, which is not before its
+    own; or none, so `end_ns` is `begin_ns`.
+    """
+
+    OWN = "own"
+    SEEN = "seen"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Communication:
     """
@@ -69,6 +81,31 @@ class Communication:
     begin_ns: int
     end_ns: int
     bytes: int | None = None
+    end: EndKind = EndKind.OWN
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A group that a rank is in: its name, and its ranks in the whole job in the order of the group."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedCall:
+    """
+    A communication whose process group the trace does not show. `lane`: the thread that ran it, which serves one group
+    only; None: not recorded. `peer`: of a message its rank in the group; None: not recorded.
+    """
+
+    kind: str
+    begin_ns: int
+    end_ns: int
+    lane: int | None
+    peer: int | None
+    bytes: int | None
+    end: EndKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +115,8 @@ class RankTrace:
 
     `busy`: when the rank computed, as disjoint intervals in order; None: the format does not show it, so every
     communication counts as waited for. `steps`: the number of annotated steps; None: not annotated. `world_size` None:
-    not recorded. `reading_ns`: the error of one recorded time. `progress`: as of `UnusableTrace`.
+    not recorded. `reading_ns`: the error of one recorded time. `progress`: as of `UnusableTrace`. `unplaced`, `groups`:
+    communications of unknown groups, and the groups of the rank in the order in which they were made.
     """
 
     name: str
@@ -90,6 +128,8 @@ class RankTrace:
     steps: int | None = None
     reading_ns: int = 0
     progress: tuple[tuple[str, int, str], ...] = ()
+    unplaced: tuple[UnplacedCall, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

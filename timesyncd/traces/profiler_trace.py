@@ -10,29 +10,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from timesyncd.errors import TraceError
+from timesyncd.traces.host_trace import HostEvents
 from timesyncd.traces.operations import (
     MAX_RANKS,
-    NEEDS_ALL,
     RECV,
     SEND,
     Communication,
+    ProcessGroup,
     RankTrace,
+    UnplacedCall,
     UnusableTrace,
     communication_kind,
     merged,
 )
 from timesyncd.traces.reader import EVENTS, event_span
 
-#: The prefixes of collectives that a host runs, as torch's process groups annotate them.
-_HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
-
 _DEVICE_LIBRARIES = ("nccl", "rccl", "hccl", "oneccl", "xccl")
 _DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _STEP = re.compile(r"ProfilerStep\*?#\d+")
+_UPDATE = "Optimizer.step#"
 _KERNEL = re.compile(r"(?:nccl|rccl|hccl|oneccl|xccl)[A-Za-z]*?_([A-Za-z]+)", re.IGNORECASE)
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 
@@ -49,25 +49,18 @@ _BYTES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    name: str
-    ranks: tuple[int, ...]
-
-
 @dataclass(slots=True)
 class _Events:
     """
-    What one pass over the trace keeps: spans in ns. `calls`: (begin, end, kind, arguments) of a device or of the host.
+    What one pass over the trace keeps: spans in ns. `device_calls`: (begin, end, kernel, arguments).
     """
 
     device_busy: list[tuple[int, int]] = field(default_factory=list)
     device_calls: list[tuple[int, int, str, Mapping[str, Any]]] = field(default_factory=list)
-    host_busy: list[tuple[int, int]] = field(default_factory=list)
-    host_calls: list[tuple[int, int, str, Mapping[str, Any]]] = field(default_factory=list)
-    host_messages: list[tuple[int, str, Mapping[str, Any]]] = field(default_factory=list)
+    host: HostEvents = field(default_factory=HostEvents)
     parameters: dict[Any, Mapping[str, Any]] = field(default_factory=dict)
     steps: set[str] = field(default_factory=set)
+    updates: int = 0
 
 
 def read_profiler_trace(entries: Iterable[tuple[str, Any]], name: str) -> RankTrace | UnusableTrace:
@@ -84,13 +77,40 @@ def read_profiler_trace(entries: Iterable[tuple[str, Any]], name: str) -> RankTr
     rank = _rank(info, name)
     size = _count(info.get("world_size"))
     groups = _groups(info)
-    on_device = bool(events.device_calls)
-    if not on_device and not events.host_calls:
+    if events.device_calls:
+        try:
+            calls = _device_calls(events, groups, rank, size)
+        except _Unknown as unknown:
+            return UnusableTrace(name, rank, size, str(unknown))
+        return _trace(head, name, rank, size, events, calls, merged(events.device_busy))
+    if not events.host.has_communication():
         return UnusableTrace(name, rank, size, "the trace has no collective and no message between ranks")
-    try:
-        calls = _device_calls(events, groups, rank, size) if on_device else _host_calls(events, groups, rank, size)
-    except _Unknown as unknown:
-        return UnusableTrace(name, rank, size, str(unknown))
+    unplaced = []
+    for call in events.host.calls():
+        if isinstance(call, str):
+            return UnusableTrace(name, rank, size, f"the collective {call[:40]!r} is not known")
+        unplaced.append(call)
+    found = _trace(head, name, rank, size, events, [], events.host.computing())
+    base_ns = _base_ns(head, name)
+    listed = tuple(group for group in groups.values() if len(group.ranks) > 1)
+    every = (ProcessGroup("all", tuple(range(size))),) if size is not None and size > 1 else ()
+    return replace(
+        found,
+        reading_ns=_HOST_READING_NS,
+        unplaced=tuple(_moved(call, base_ns) for call in sorted(unplaced, key=lambda call: call.begin_ns)),
+        groups=listed or every,
+    )
+
+
+def _trace(
+    head: Mapping[str, Any],
+    name: str,
+    rank: int,
+    size: int | None,
+    events: _Events,
+    calls: Sequence[Communication],
+    busy: Sequence[tuple[int, int]],
+) -> RankTrace:
     base_ns = _base_ns(head, name)
     return RankTrace(
         name=name,
@@ -98,12 +118,8 @@ def read_profiler_trace(entries: Iterable[tuple[str, Any]], name: str) -> RankTr
         world_size=size,
         host=str(head.get("host_name") or ""),
         communications=tuple(_moved(call, base_ns) for call in sorted(calls, key=lambda call: call.begin_ns)),
-        busy=tuple(
-            (begin + base_ns, end + base_ns)
-            for begin, end in merged(events.device_busy if on_device else events.host_busy)
-        ),
-        steps=len(events.steps) or None,
-        reading_ns=0 if on_device else _HOST_READING_NS,
+        busy=tuple((begin + base_ns, end + base_ns) for begin, end in busy),
+        steps=len(events.steps) or events.updates or None,
     )
 
 
@@ -111,10 +127,11 @@ class _Unknown(Exception):
     """The trace does not show who communicated with whom."""
 
 
-def _moved(call: Communication, base_ns: int) -> Communication:
-    return Communication(
-        call.kind, call.group, call.ranks, call.number, call.begin_ns + base_ns, call.end_ns + base_ns, call.bytes
-    )
+_Call = TypeVar("_Call", Communication, UnplacedCall)
+
+
+def _moved(call: _Call, base_ns: int) -> _Call:
+    return replace(call, begin_ns=call.begin_ns + base_ns, end_ns=call.end_ns + base_ns)
 
 
 def _rank(info: Mapping[str, Any], name: str) -> int:
@@ -153,14 +170,14 @@ def _base_ns(head: Mapping[str, Any], name: str) -> int:
     return found
 
 
-def _groups(info: Mapping[str, Any]) -> dict[str, _Group]:
+def _groups(info: Mapping[str, Any]) -> dict[str, ProcessGroup]:
     """The process groups by name, as far as the trace lists them."""
     found = {}
     config = info.get("pg_config")
     for each in config if isinstance(config, list) else ():
         if isinstance(each, dict) and (ranks := _ranks(each.get("ranks"))):
             name = str(each.get("pg_name", ""))
-            found[name] = _Group(f"{name} {each.get('pg_desc', '')}".strip(), ranks)
+            found[name] = ProcessGroup(f"{name} {each.get('pg_desc', '')}".strip(), ranks)
     return found
 
 
@@ -196,19 +213,19 @@ def _add(events: _Events, event: dict[str, Any], name: str) -> None:
     elif category == "user_annotation":
         if _STEP.fullmatch(title):
             events.steps.add(title)
-        elif title.startswith(_HOST_BACKENDS):
-            events.host_calls.append((*span, title.partition(":")[2], args))
+        elif title.startswith(_UPDATE):
+            events.updates += 1
+        else:
+            events.host.add_annotation(title, span, event)
     elif title == "record_param_comms":
         events.parameters[args.get("External id")] = args
     elif category == "cpu_op":
-        if title.startswith("c10d::"):
-            if (kind := communication_kind(title[6:])) in (SEND, RECV) and kind is not None:
-                events.host_messages.append((span[0], kind, args))
-        else:
-            events.host_busy.append(span)
+        events.host.add_operator(title, span, event)
 
 
-def _device_calls(events: _Events, groups: Mapping[str, _Group], rank: int, size: int | None) -> list[Communication]:
+def _device_calls(
+    events: _Events, groups: Mapping[str, ProcessGroup], rank: int, size: int | None
+) -> list[Communication]:
     found = []
     for begin, end, title, own in events.device_calls:
         args = own if "Collective name" in own else {**own, **events.parameters.get(own.get("External id"), {})}
@@ -237,7 +254,7 @@ def _kernel_kind(title: str) -> str | None:
     return None if match is None else communication_kind(match[1])
 
 
-def _group(args: Mapping[str, Any], groups: Mapping[str, _Group], size: int | None) -> _Group:
+def _group(args: Mapping[str, Any], groups: Mapping[str, ProcessGroup], size: int | None) -> ProcessGroup:
     name = str(args.get("Process Group Name", ""))
     listed = groups.get(name)
     text = f"{name} {args.get('Process Group Description', '')}".strip()
@@ -249,53 +266,10 @@ def _group(args: Mapping[str, Any], groups: Mapping[str, _Group], size: int | No
         ranks = tuple(range(size))
     if ranks is None:
         raise _Unknown(f"the ranks of process group {name!r} are not recorded")
-    return _Group(text, ranks)
+    return ProcessGroup(text, ranks)
 
 
 def _bytes(args: Mapping[str, Any]) -> int | None:
     count = _whole(args.get("In msg nelems"))
     width = _BYTES.get(str(args.get("dtype", "")).lower())
     return None if count is None or width is None else count * width
-
-
-def _host_calls(events: _Events, groups: Mapping[str, _Group], rank: int, size: int | None) -> list[Communication]:
-    """Of gloo's collectives a trace does not show the group: it is known only if there is but one."""
-    members = {group.ranks for group in groups.values() if len(group.ranks) > 1}
-    if not members and size is not None:
-        members = {tuple(range(size))}
-    peers = _host_peers(events, size, rank)
-    found, seen = [], 0
-    for begin, end, title, _ in sorted(events.host_calls, key=lambda call: call[0]):
-        kind = communication_kind(title)
-        if kind is None:
-            raise _Unknown(f"the collective {title[:40]!r} is not known")
-        if kind in (SEND, RECV):
-            peer = peers[seen] if seen < len(peers) else None
-            seen += 1
-            if peer is None:
-                raise _Unknown(f"the peer of a {kind} is not recorded: profile with record_shapes=True")
-            found.append(
-                Communication(kind, "messages", (rank, peer) if kind == SEND else (peer, rank), None, begin, end)
-            )
-        elif len(members) != 1:
-            raise _Unknown(
-                f"the trace does not show in which of {len(members)} process groups gloo's {kind} ran: a trace of "
-                "NCCL does"
-            )
-        else:
-            (ranks,) = members
-            name = "all" if kind in NEEDS_ALL else f"all {kind}"
-            found.append(Communication(kind, name, ranks, None, begin, end))
-    return found
-
-
-def _host_peers(events: _Events, size: int | None, rank: int) -> Sequence[int | None]:
-    """The peer of each message of the host, in order."""
-    found: list[int | None] = []
-    for _, _, args in sorted(events.host_messages, key=lambda message: message[0]):
-        inputs = args.get("Concrete Inputs")
-        peer = _whole(inputs[2]) if isinstance(inputs, list) and len(inputs) > 2 else None
-        found.append(1 - rank if peer is None and size == 2 else peer)
-    if not found and size == 2:
-        return [1 - rank] * len(events.host_calls)
-    return found

@@ -29,7 +29,7 @@ def test_the_slow_rank_of_packed_traces_is_named(tmp_path: Path, capsys: pytest.
     assert audited(tmp_path, *write_kineto(JOB, tmp_path, packed=True)) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Rank 5 on node-0 computes")
+    assert lines[0].startswith("Rank 5 on node-5 computes")
     assert "than the ranks that do the same work. Without it a step takes" in lines[0]
     assert lines[-1] == f"Report: {tmp_path / 'report' / 'report.html'}"
     page = (tmp_path / "report" / "report.html").read_text()
@@ -126,7 +126,7 @@ def test_logs_of_nccl_inspector_are_joined(tmp_path: Path, capsys: pytest.Captur
 
     assert audited(tmp_path, *paths) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Rank 2 on node-0 computes")
+    assert out.startswith("Rank 2 on node-2 computes")
     assert "every communication counts as waited for" in out
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from timesyncd.errors import TraceError
-from timesyncd.traces.operations import RankTrace, UnusableTrace
+from timesyncd.traces.operations import EndKind, RankTrace, UnusableTrace
 from timesyncd.traces.profiler_trace import read_profiler_trace
 from timesyncd.traces.reader import EVENTS
 
@@ -116,19 +116,61 @@ def host(name: str, ts: float, dur: float, category: str = "user_annotation") ->
 def test_gloo_on_the_host() -> None:
     """Without kernels torch's operators are computing, and gloo's annotations are the collectives."""
     info = INFO | {"pg_config": INFO["pg_config"][:1]}  # type: ignore[index]
-    found = read(host("aten::mm", 1.0, 5.0, "cpu_op"), host("gloo:all_reduce", 6.0, 4.0), info=info)
+    found = read(host("aten::mm", 1.0, 5.0, "cpu_op"), host("gloo:all_reduce", 6.0, 4.0) | {"tid": 7}, info=info)
 
     assert isinstance(found, RankTrace)
-    assert [(each.kind, each.ranks) for each in found.communications] == [("all_reduce", (0, 1, 2, 3))]
+    assert [(each.kind, each.lane, each.begin_ns - BASE_NS, each.end) for each in found.unplaced] == [
+        ("all_reduce", 7, 6_000, EndKind.OWN)
+    ]
+    assert [each.ranks for each in found.groups] == [(0, 1, 2, 3)]
     assert found.busy == ((BASE_NS + 1_000, BASE_NS + 6_000),)
 
 
-def test_gloo_in_several_groups_is_unusable() -> None:
-    """The trace does not show in which group a collective of gloo ran."""
-    found = read(host("gloo:all_reduce", 6.0, 4.0))
+def test_an_operator_in_which_the_rank_waits_is_not_computing() -> None:
+    """A hook of the backward pass calls a collective and waits; of an operator around it only what is inside counts."""
+    found = read(
+        host("autograd::engine::evaluate_function: AddmmBackward0", 1.0, 50.0, "cpu_op"),
+        host("aten::mm", 2.0, 3.0, "cpu_op"),
+        host("c10d::_allgather_base_", 10.0, 30.0, "cpu_op"),
+        host("_c10d_functional::wait_tensor", 41.0, 5.0, "cpu_op"),
+        host("MyFunctionBackward", 60.0, 5.0, "cpu_op"),
+        host("gloo:all_gather", 11.0, 20.0) | {"tid": 7},
+        host("aten::copy_", 12.0, 1.0, "cpu_op") | {"tid": 7},
+    )
 
-    assert isinstance(found, UnusableTrace)
-    assert "in which of 2 process groups gloo's all_reduce ran" in found.reason
+    assert isinstance(found, RankTrace)
+    assert found.busy == ((BASE_NS + 2_000, BASE_NS + 5_000), (BASE_NS + 60_000, BASE_NS + 65_000))
+
+
+def test_a_message_of_a_host_begins_at_its_call_and_ends_when_it_was_seen() -> None:
+    """An operator calls itself below autograd; the peer is a rank of the group."""
+    inputs = {"args": {"Concrete Inputs": ["", "", "1", "0"], "Input Dims": [[[4, 64]], [], [], []]}}
+    found = read(
+        host("c10d::send", 1.0, 5.0, "cpu_op") | inputs,
+        host("c10d::send", 2.0, 3.0, "cpu_op") | inputs,
+        host("gloo:send", 4.5, 40.0),
+    )
+
+    assert isinstance(found, RankTrace)
+    (call,) = found.unplaced
+    assert (call.kind, call.peer, call.begin_ns - BASE_NS, call.end_ns - BASE_NS, call.end) == (
+        "send",
+        1,
+        2_000,
+        44_500,
+        EndKind.SEEN,
+    )
+
+
+def test_a_barrier_of_gloo_has_no_end() -> None:
+    """Gloo does not annotate it, so only its call is known."""
+    found = read(host("c10d::barrier", 3.0, 2.0, "cpu_op"), host("gloo:all_reduce", 6.0, 4.0))
+
+    assert isinstance(found, RankTrace)
+    assert [(each.kind, each.end) for each in found.unplaced] == [
+        ("barrier", EndKind.NONE),
+        ("all_reduce", EndKind.OWN),
+    ]
 
 
 def test_the_rank_comes_from_the_name_if_the_trace_has_none() -> None:
