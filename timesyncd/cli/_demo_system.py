@@ -33,7 +33,7 @@ from timesyncd.cli._demo_story import (
     line,
     story_of,
 )
-from timesyncd.cli._demo_view import LiveView, live_view, print_progress
+from timesyncd.cli._demo_view import LiveView, StoryNotes, live_view, print_progress
 from timesyncd.cli.render import DaemonReplies, DemoNodeState, bound_now_ns, unready_reason
 from timesyncd.client.api import fetch_all
 from timesyncd.errors import TimesyncdError, Unreachable
@@ -123,6 +123,7 @@ class DemoSystem:
     ranks: list[subprocess.Popen[bytes]]
     stated: Path
     story: list[StoryEvent]
+    notes: StoryNotes
 
     @property
     def page(self) -> str:
@@ -198,7 +199,7 @@ async def _start(stack: AsyncExitStack, marker: str, is_steady: bool) -> DemoSys
     broker = _broker(stack, marker)
     names = tuple(NODES) if broker else (RELAYED,)
     moved = {RELAYED: STEADY_OFFSET_NS if is_steady else 0}
-    devices = [_device(name) for name in GRANDMASTERS]
+    devices = [_device(name, clients=0 if at else len(names)) for at, name in enumerate(GRANDMASTERS)]
     ptp = await _ptp(stack, names, moved, folder, marker, devices[0].clock_identity)
     await ptp.announce(6)
     grandmasters = {device.name: await _serve(stack, device) for device in devices}
@@ -220,7 +221,7 @@ async def _start(stack: AsyncExitStack, marker: str, is_steady: bool) -> DemoSys
     if is_steady:
         set_work(ranks[1], SLOW_WORK_S)
     story = [] if is_steady else story_of(_acts(devices[0], ptp, ranks[1]), RELAYED)
-    return DemoSystem(ptp, nodes, ranks, stated, story)
+    return DemoSystem(ptp, nodes, ranks, stated, story, StoryNotes(broker))
 
 
 def _acts(device: Device, ptp: DemoPtp, slow_rank: subprocess.Popen[bytes]) -> StoryActs:
@@ -276,12 +277,16 @@ async def _ptp(
         return await start_simulated(stack, names, moved, folder, identity)
 
 
-def _device(name: str) -> Device:
-    """Locked; its time runs GRANDMASTER_SPEED times as fast. This model serves a table of alarms."""
+def _device(name: str, clients: int = 0) -> Device:
+    """
+    Locked, with as many PTP clients as nodes follow it; its time runs GRANDMASTER_SPEED times as fast. This model serves a table of
+    alarms.
+    """
     device = Device(name=name, serial=f"DEMO-{name}", kind="tp5000e", speed=GRANDMASTER_SPEED)
     device.dwell.bridging_s = BRIDGING_S * GRANDMASTER_SPEED
     device.dwell.recovery_s = RECOVERY_S
     SCENARIOS["locked"](device)
+    device.client_total = clients
     return device
 
 
@@ -336,6 +341,7 @@ async def _play(system: DemoSystem, view: LiveView, before_s: float, now_s: floa
         view.announce(text)
     for event in due(system.story, before_s, now_s):
         await event.act()
+        await system.notes.write(event.text)
     system.state(line(system.story, now_s))
     return now_s
 

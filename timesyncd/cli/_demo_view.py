@@ -1,4 +1,7 @@
-"""How the demo is shown: by `timesyncd top` in a terminal, by lines in a pipe, and by its progress alone with --json."""
+"""
+How the demo is shown: by `timesyncd top` in a terminal, by lines in a pipe, and by its progress alone with --json; and its story by
+notes on the page's timeline.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,21 @@ import importlib.util
 import signal
 import sys
 import termios
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
+import aiomqtt
 from rich.console import Console
 
 from timesyncd.cli.render import DemoNodeState, demo_screen
 from timesyncd.client.api import fetch_part
+from timesyncd.config import TOPIC_PREFIX
 from timesyncd.errors import TimesyncdError, Unreachable
+from timesyncd.messages.notes import OperatorNote
+from timesyncd.mqtt.topics import NOTE, encode
+from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.host import dying_with_parent
 
 #: A `top` that has not ended so long after SIGTERM is killed.
@@ -23,6 +32,10 @@ TOP_ENDS_WITHIN_S = 5.0
 
 #: `top` itself shows a daemon that takes longer.
 DAEMON_STARTS_WITHIN_S, ASK_EVERY_S = 30.0, 0.2
+
+#: The author of the story's notes, and the node that publishes them.
+AUTHOR = "demo"
+NOTE_WITHIN_S = 5.0
 
 #: What a killed `top` leaves switched on: the other screen, a hidden cursor, the mouse and bracketed paste.
 RESTORE_TERMINAL = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?2004l\x1b[0m"
@@ -86,6 +99,38 @@ class Top:
 
     def announce(self, text: str) -> None:
         pass
+
+
+class StoryNotes:
+    """
+    What happens in the story as comments, which the hub receives as those of other daemons' operators and stores. Without a broker
+    there is none: the story is on the page's head all the same.
+    """
+
+    def __init__(self, broker: Mosquitto | None) -> None:
+        self._broker = broker
+        self._incarnation = time.time_ns()
+        self._written = 0
+
+    async def write(self, text: str) -> None:
+        """One note, as of now. A broker that does not take it costs the note alone."""
+        if self._broker is None:
+            return
+        self._written += 1
+        payload = encode(self._note(text, time.time_ns()))
+        with suppress(aiomqtt.MqttError, TimeoutError):
+            async with asyncio.timeout(NOTE_WITHIN_S), self._client(self._broker) as client:
+                await client.publish(NOTE.topic(TOPIC_PREFIX, AUTHOR), payload, qos=NOTE.qos)
+
+    def _client(self, broker: Mosquitto) -> aiomqtt.Client:
+        return aiomqtt.Client(broker.host, broker.port, protocol=aiomqtt.ProtocolVersion.V5)
+
+    def _note(self, text: str, now_ns: int) -> OperatorNote:
+        return OperatorNote(
+            node=AUTHOR, incarnation=self._incarnation, sequence=self._written,
+            id=f"{AUTHOR}-{self._incarnation}-{self._written}", kind="comment", author=AUTHOR, text=text, subject="", finding=None,
+            realtime_ns=now_ns, until_realtime_ns=None, published_realtime_ns=now_ns,
+        )  # fmt: skip
 
 
 def is_terminal() -> bool:

@@ -11,7 +11,7 @@ from fake_view import FakeView
 from timesyncd.cli import _demo_system
 from timesyncd.cli._demo_ptp import SimulatedPtp
 from timesyncd.cli._demo_story import StoryEvent
-from timesyncd.cli._demo_view import ProgressLines, top_command
+from timesyncd.cli._demo_view import ProgressLines, StoryNotes, top_command
 from timesyncd.cli.render import DaemonReplies, DemoNodeState
 from timesyncd.messages.node import NodeState
 from timesyncd.messages.simulation import SimulationFile
@@ -28,7 +28,7 @@ def system_of(tmp_path: Path, names: list[str], story: list[StoryEvent]) -> _dem
     """Without processes; each true offset is -7 ns."""
     nodes = [_demo_system.DemoNode(DaemonProcess(name, tmp_path, "", "marker"), 0) for name in names]
     ptp = SimulatedPtp({name: SimulatedPtp4l(tmp_path / name, -7) for name in names}, {})
-    return _demo_system.DemoSystem(ptp, nodes, [], tmp_path / "simulation.json", story)
+    return _demo_system.DemoSystem(ptp, nodes, [], tmp_path / "simulation.json", story, StoryNotes(None))
 
 
 @pytest.fixture
