@@ -37,6 +37,12 @@ from timesyncd.errors import Unreachable
 EVERY_S = 1.0
 
 
+class RowTable(DataTable[Any]):
+    """A table whose key to open a row is among those below it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
+
+
 class TopApp(App[None]):
     """The tables of one daemon's fleet."""
 
@@ -89,7 +95,7 @@ class TopApp(App[None]):
         with TabbedContent(initial="fleet"):
             for view in VIEWS:
                 with TabPane(view, id=view):
-                    yield DataTable[Any](id=f"table-{view}", cursor_type="row", zebra_stripes=True)
+                    yield RowTable(id=f"table-{view}", cursor_type="row", zebra_stripes=True)
                     if view == "fleet":
                         with VerticalScroll(id="summary-scroll"):
                             yield Static("", id="summary")
@@ -238,7 +244,7 @@ class TopApp(App[None]):
             self.action_view("nodes")
             return
         screen = JobScreen if self.view == "jobs" else DetailScreen
-        self.push_screen(screen(self._feed, self.view, row.name))
+        self.push_screen(screen(self._feed, self.view, row.name, row.cells[0].plain))
 
 
 def _update_cells(table: DataTable[Any], before: list[ViewRow], shown: list[ViewRow]) -> None:

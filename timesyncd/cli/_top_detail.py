@@ -62,9 +62,11 @@ class DetailScreen(ModalScreen[None]):
     DetailScreen.silent > #detail { tint: $background 60%; }
     """
 
-    def __init__(self, feed: DaemonFeed, view: View, name: str) -> None:
+    def __init__(self, feed: DaemonFeed, view: View, name: str, title: str = "") -> None:
+        """`title` is what the screen is called, by default the name that is asked for."""
         super().__init__()
         self.feed, self.detail_view, self.detail_name = feed, view, name
+        self.detail_title = title or name
         self._received_s: float | None = None
         self._received_at = ""
         self._error = ""
@@ -118,7 +120,7 @@ class DetailScreen(ModalScreen[None]):
     def _show_as_of(self) -> None:
         age_s = None if self._received_s is None else time.monotonic() - self._received_s
         text, is_silent = staleness(self._received_at, age_s, self._error)
-        self.query_one("#as-of", Static).update(Text(f"{self.detail_name}: {text}"))
+        self.query_one("#as-of", Static).update(Text(f"{self.detail_title}: {text}"))
         self.set_class(is_silent, "silent")
 
 

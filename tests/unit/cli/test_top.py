@@ -212,6 +212,8 @@ async def test_a_jobs_lateness_is_a_map_that_the_keys_and_the_mouse_read() -> No
             pilot, lambda: isinstance(app.screen, JobScreen) and app.screen.query_one(HeatView).heat is not None
         )
         heat = app.screen.query_one(HeatView)
+        name = rows("jobs", a_round())[0].cells[0].plain
+        assert str(app.screen.query_one("#as-of", Static).content).startswith(f"{name}: as of ")
 
         def cell() -> str:
             return str(app.screen.query_one("#cell", Static).content)
