@@ -36,6 +36,7 @@ class Page:
         self._ids = count(1)
         self.complaints: list[str] = []
         self.trace: list[dict[str, Any]] = []
+        self.network: list[dict[str, Any]] = []
         self.has_traced = False
 
     async def command(self, method: str, **params: Any) -> dict[str, Any]:
@@ -50,6 +51,8 @@ class Page:
             message = await self._socket.receive_json()
             if message.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
                 self.complaints.append(json.dumps(message["params"]))
+            if str(message.get("method")).startswith("Network."):
+                self.network.append(message)
             self._trace(message)
             if message.get("id") == number:
                 if "error" in message:
