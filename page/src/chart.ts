@@ -6,7 +6,6 @@ import { h } from "./dom.ts";
 import { duration } from "./model.ts";
 import { place } from "./place.ts";
 import { chartFont, letters, scaledHeight } from "./size.ts";
-import { DEFAULT_RANGE } from "./time.ts";
 import type { Table } from "./track.ts";
 
 export interface Line {
@@ -21,6 +20,8 @@ export interface Line {
   fillTo?: number;
   fill?: string;
   isHidden?: boolean;
+  /** The other side of a band: it needs no entry in the legend. */
+  isMirrored?: boolean;
   /** Where the lines are stacked: the index of the line whose value is to be taken off for the legend. */
   above?: number;
 }
@@ -61,6 +62,7 @@ export class TimeChart {
     if (this.plot === null) this.rebuild();
     this.plot?.setData(this.data(), false);
     this.redraw();
+    if (this.plot !== null) newest(this.plot);
   }
 
   /** Applies the range of the address. */
@@ -112,9 +114,10 @@ export class TimeChart {
       ],
       hooks: {
         setSelect: [(plot) => selected(plot)],
+        setLegend: [newest],
         ready: [(plot) => {
           plot.over.addEventListener("click", () => marked(plot));
-          plot.over.addEventListener("dblclick", () => place.setRange(DEFAULT_RANGE));
+          plot.over.addEventListener("dblclick", () => place.setRange(place.usualRange));
         }],
         draw: [(plot) => this.drawMarks(plot)],
       },
@@ -136,6 +139,7 @@ export class TimeChart {
       },
     };
     if (line.dash) shown.dash = line.dash;
+    if (line.isMirrored) shown.class = "mirrored";
     if (line.bars) Object.assign(shown, { scale: "count", paths: uPlot.paths.bars?.({ size: [1, 12], align: 1 }), fill: colour(line.colour), width: 0 });
     return shown;
   }
@@ -220,6 +224,22 @@ const valueAxis = (text: (value: number) => string, log: boolean): uPlot.Axis =>
 
 const countAxis = (): uPlot.Axis => ({ ...axisStyle(), scale: "count", side: 1, size: letters(36), grid: { show: false }, values: (_plot, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : "")) });
 
+/** While no pointer is in a chart its legend has the newest values of the range. */
+function newest(plot: uPlot): void {
+  if ((plot.cursor.idx ?? null) !== null) return;
+  const [times, ...columns] = plot.data;
+  const until = plot.scales.x?.max ?? Infinity;
+  const idx = times.findLastIndex((at, index) => at <= until && columns.some((column) => (column[index] ?? null) !== null));
+  if (idx >= 0) plot.setLegend({ idx }, false);
+}
+
+/** The legend of a forecast begins with what is now: its first value at or after zero. */
+function atStart(plot: uPlot): void {
+  if ((plot.cursor.idx ?? null) !== null) return;
+  const idx = plot.data[0].findIndex((at) => at >= 0);
+  if (idx >= 0) plot.setLegend({ idx }, false);
+}
+
 /** A drag selects the range of every chart. */
 function selected(plot: uPlot): void {
   const { left, width } = plot.select;
@@ -298,7 +318,7 @@ export class CurveChart {
           points: { show: false }, value: (_plot, value) => (value === null ? "—" : yText(value)),
         })),
       ],
-      hooks: { draw: [(plot) => this.drawMarks(plot)] },
+      hooks: { draw: [(plot) => this.drawMarks(plot)], setLegend: [atStart], ready: [atStart] },
     };
   }
 

@@ -2,15 +2,24 @@
 
 const cache = new Map<string, string>();
 
-/** A custom property of the style sheet. */
+/** A custom property of the style sheet, as the present theme has it. */
 export function colour(name: string): string {
   let value = cache.get(name);
   if (value === undefined) {
-    value = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+    const { theme } = document.documentElement.dataset;
+    value = themed(getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(), theme === undefined ? systemDark().matches : theme === "dark");
     cache.set(name, value);
   }
   return value;
 }
+
+/** Of "light-dark(#fff, #000)" the colour of this theme; of anything else itself. */
+export function themed(value: string, isDark: boolean): string {
+  const [, light, dark] = /^light-dark\(\s*([^,]+),\s*([^)]+)\)$/.exec(value) ?? [];
+  return (isDark ? dark : light)?.trim() ?? value;
+}
+
+const systemDark = (): MediaQueryList => matchMedia("(prefers-color-scheme: dark)");
 
 export type Theme = "system" | "light" | "dark";
 export const THEMES: Theme[] = ["system", "light", "dark"];
@@ -30,7 +39,7 @@ function changedTheme(): void {
 }
 
 export function followSystem(): void {
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changedTheme);
+  systemDark().addEventListener("change", changedTheme);
 }
 
 type Rgb = [number, number, number];

@@ -77,7 +77,31 @@ export function h<K extends keyof HTMLElementTagNameMap>(tag: K, attributes: Rec
   return element;
 }
 
-/** The same for SVG. */
+const COPIED_MS = 1_500;
+
+/**
+ * Copies a text, and says so on the button for a moment. A page of plain HTTP has no clipboard of its own unless it is on this
+ * machine; there a selection is copied.
+ */
+export async function copyText(button: HTMLElement, text: string): Promise<void> {
+  const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false) ?? copiedSelection(text);
+  const label = button.dataset.label ?? button.textContent;
+  button.dataset.label = label;
+  put(button, isCopied ? "copied" : "the browser refused to copy");
+  setTimeout(() => put(button, label), COPIED_MS);
+}
+
+function copiedSelection(text: string): boolean {
+  const area = h("textarea", { readonly: "", class: "off-screen" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const isCopied = document.execCommand("copy");
+  area.remove();
+  return isCopied;
+}
+
+/** An SVG element, as `h` makes one of HTML. */
 export function svg<K extends keyof SVGElementTagNameMap>(tag: K, attributes: Record<string, string | number> = {}, text = ""): SVGElementTagNameMap[K] {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));

@@ -2,14 +2,14 @@
 
 import { ROOT } from "./api.ts";
 import { THEMES, followSystem, setTheme, type Theme } from "./colours.ts";
-import { byId, h, put } from "./dom.ts";
+import { byId, copyText, h, put } from "./dom.ts";
 import type { Liveness } from "./liveness.ts";
 import { NO_CLOCK, STATUS_CLASSES, statusCell, type NodeNow } from "./model.ts";
 import { atZone, place } from "./place.ts";
 import { VIEWS, type ViewName } from "./route.ts";
 import { Search } from "./search.ts";
 import { state } from "./state.ts";
-import { DEFAULT_RANGE, SPANS, panned, rangeText, spanMs, zoneName, zoomed } from "./time.ts";
+import { SPANS, panned, rangeText, spanMs, zoneName, zoomed } from "./time.ts";
 import type { NodeState } from "./types.ts";
 import { hubLink } from "./views/fleet.ts";
 
@@ -28,8 +28,8 @@ export class Frame {
     byId("theme").addEventListener("click", () => this.nextTheme());
     byId("zone").addEventListener("click", switchZone);
     byId("help-open").addEventListener("click", () => byId<HTMLDialogElement>("help").showModal());
-    byId("range-live").addEventListener("click", () => place.setRange(DEFAULT_RANGE));
-    byId("copy-link").addEventListener("click", () => void navigator.clipboard?.writeText(location.href));
+    byId("range-live").addEventListener("click", () => place.setRange(place.usualRange));
+    byId("copy-link").addEventListener("click", () => void copyText(byId("copy-link"), location.href));
     const range = byId<HTMLSelectElement>("range");
     range.addEventListener("change", () => {
       const ms = spanMs(range.value);
@@ -62,7 +62,7 @@ export class Frame {
       "]": () => place.setRange(panned(place.range, 0.25, now)),
       "+": () => place.setRange(zoomed(place.range, 0.5, now)),
       "-": () => place.setRange(zoomed(place.range, 2, now)),
-      l: () => place.setRange(DEFAULT_RANGE),
+      l: () => place.setRange(place.usualRange),
       u: switchZone,
       t: () => this.nextTheme(),
       Escape: () => { if (place.cursorMs !== null) place.replace({ at: null }); },

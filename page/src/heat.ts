@@ -27,6 +27,7 @@ export interface HeatOptions {
   scale: { name: string; from: string; to: string; other: string };
 }
 
+const LEAST_HEIGHT = 140, MOST_ROW = 48;
 const left = (): number => letters(92);
 const bottom = (): number => letters(20);
 
@@ -75,8 +76,9 @@ export class HeatMap {
     this.listen();
   }
 
+  /** Of few rows less than what is given: a row is no wall. */
   private get height(): number {
-    return scaledHeight(this.options.height);
+    return scaledHeight(Math.min(this.options.height, Math.max(LEAST_HEIGHT, this.matrix.rows.length * MOST_ROW + bottom())));
   }
 
   set(matrix: Matrix): void {

@@ -1,6 +1,6 @@
-// The findings and the operators' notes of a time range as lanes. Pure.
+// The findings and the operators' notes of a time range as lanes, and events as flags of a chart. Pure.
 
-import type { Finding, Note, Severity } from "./types.ts";
+import type { CloudEvent, Finding, Note, Severity } from "./types.ts";
 
 export interface LaneBar {
   fromNs: number;
@@ -42,12 +42,52 @@ export function lanesOf(findings: Finding[], untilNs: number, notes: Note[] = []
   }
   const order = [...lanes.keys()];
   for (const effect of sorted) addArrow(lanes, order, effect, sorted);
-  return notes.length === 0 ? [...lanes.values()] : [...lanes.values(), { name: "operators", bars: notes.map(noteBar), arrows: [] }];
+  return notes.length === 0 ? [...lanes.values()] : [...lanes.values(), { name: "notes", bars: notes.map(noteBar), arrows: [] }];
 }
 
 function noteBar({ kind, author, text, subject, finding, realtime_ns: atNs, until_realtime_ns: untilNs }: Note): LaneBar {
   const about = [finding, subject].filter(Boolean).join(" of ");
-  return { fromNs: atNs, toNs: untilNs ?? atNs, isOpen: true, text: `${kind} by ${author}: ${text}`, evidence: about, severity: "note" };
+  return { fromNs: atNs, toNs: untilNs ?? atNs, isOpen: true, text: `${kind === "comment" ? author : `${kind} by ${author}`}: ${text}`, evidence: about, severity: "note" };
+}
+
+/** A bar in a row of its lane, in pixels. Its text stands right of `x`, or, `isLeft`, ends at it, and has room for `letters`. */
+export interface PlacedBar {
+  bar: LaneBar;
+  row: number;
+  x0: number;
+  x1: number;
+  textX: number;
+  isLeft: boolean;
+  letters: number;
+}
+
+/** So many rows has the lane of a subject at most, and that of the notes. */
+const SUBJECT_ROWS = 3, NOTE_ROWS = 10;
+const TEXT_GAP = 6;
+/** A text that is cut to fewer letters says nothing. */
+const FEWEST_LETTERS = 12;
+
+/**
+ * The bars of a lane, each in the first row where neither it nor its text covers another one. A text that has no room to the right
+ * ends left of its bar. What finds no row is in the last one, without a text.
+ */
+export function placedBars(bars: LaneBar[], x: (ns: number) => number, from: number, until: number, letterPx: number): PlacedBar[] {
+  const rows: [number, number][][] = [];
+  const most = bars[0]?.severity === "note" ? NOTE_ROWS : SUBJECT_ROWS;
+  return bars.toSorted((a, b) => a.fromNs - b.fromNs).map((bar) => {
+    const [x0, x1] = [x(bar.fromNs), Math.max(x(bar.fromNs) + 3, x(bar.toNs))];
+    const wide = bar.text.length * letterPx + TEXT_GAP;
+    const isWithin = x1 - x0 >= wide + TEXT_GAP;
+    const isLeft = !isWithin && x0 + wide > until && x0 - wide - TEXT_GAP >= from;
+    const textX = isLeft ? x0 - TEXT_GAP : x0 + TEXT_GAP;
+    const span: [number, number] = isLeft ? [x0 - wide - TEXT_GAP, x1] : [x0, Math.min(until, Math.max(x1, x0 + wide + TEXT_GAP))];
+    const free = (row: number): boolean => (rows[row] ?? []).every(([begin, end]) => span[1] <= begin || span[0] >= end);
+    const found = Array.from({ length: most }, (_, row) => row).find(free);
+    const row = found ?? most - 1;
+    (rows[row] ??= []).push(span);
+    const room = found === undefined ? 0 : isLeft ? bar.text.length : Math.floor((until - textX) / letterPx);
+    return { bar, row, x0, x1, textX, isLeft, letters: room < Math.min(bar.text.length, FEWEST_LETTERS) ? 0 : room };
+  });
 }
 
 /** A finding whose chain names another finding by its id has that one as its cause: the newest that began before it, elsewhere. */
@@ -58,4 +98,25 @@ function addArrow(lanes: Map<string, Lane>, order: string[], effect: Finding, so
   lanes.get(effect.subject)?.arrows.push({
     fromLane: order.indexOf(cause.subject), toLane: order.indexOf(effect.subject), atNs: cause.since_realtime_ns, toNs: effect.since_realtime_ns,
   });
+}
+
+export interface Flag {
+  atMs: number;
+  text: string;
+}
+
+/** What each kind of O-RAN's events is about, before its value. */
+const FLAG_WORDS: Record<string, string> = {
+  "event.sync.sync-status.synchronization-state-change": "", "event.sync.ptp-status.ptp-state-change": "",
+  "event.sync.ptp-status.ptp-clock-class-change": "clock class ", "event.sync.gnss-status.gnss-state-change": "GNSS ",
+};
+
+/** A change of one of these subjects as a flag, which names the subject unless it is the first; none for another one. */
+export function flagsOf(event: Pick<CloudEvent, "type" | "subject" | "time" | "data">, subjects: string[]): Flag[] {
+  const subject = event.subject ?? subjects[0] ?? "";
+  const words = FLAG_WORDS[event.type];
+  if (words === undefined || !subjects.includes(subject)) return [];
+  const [first] = (event.data.values as { value: unknown }[] | undefined) ?? [];
+  if (first === undefined) return [];
+  return [{ atMs: Date.parse(event.time), text: `${subject === subjects[0] ? "" : `${subject} `}${words}${String(first.value)}` }];
 }

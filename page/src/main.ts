@@ -124,9 +124,12 @@ function paint(): void {
   const live = liveness(lastReceivedAt, now, lastRealtimeNs === 0 ? "" : atZone(lastRealtimeNs), fault);
   frame.renderLiveness(live);
   const own = state.received.node.get(state.received.own ?? "");
-  byId("main").classList.toggle("waiting", !own);
+  const view = viewNow();
+  const isKnown = own !== undefined || (view === "fleet" && state.isFleet);
+  byId("main").classList.toggle("waiting", !isKnown);
   if (own) frame.renderTitle(own.data, nodeNow(own.data, own.receivedAt, now), live.isLive);
-  if (own && !document.hidden) renderView(viewNow(), now);
+  fleet.tick(now);
+  if (isKnown && !document.hidden) renderView(view, now);
   frame.renderConnection(live, lastReceivedAt === null ? null : now - lastReceivedAt, place.asOfNs || lastRealtimeNs, eventsDropped);
 }
 
@@ -140,7 +143,6 @@ function paintSoon(): void {
 /** Every view states as of when its numbers are. */
 function renderView(view: ViewName, now: number): void {
   frame.renderPlace(view);
-  fleet.tick(now);
   handled.tick("api/v1/findings/handled", now);
   renderSimulation(state.overview?.data ?? null);
   place.asOfNs = lastRealtimeNs;
@@ -154,5 +156,6 @@ function renderView(view: ViewName, now: number): void {
 place.onChange(paint);
 addEventListener("popstate", () => place.read());
 place.read();
+paint();
 void connect();
 setInterval(paint, PAINT_EVERY_MS);

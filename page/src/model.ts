@@ -21,6 +21,9 @@ export function duration(ns: Ns, round: (value: number) => number = Math.round):
   return `${ns < 0 ? "−" : ""}${text} ${name}`;
 }
 
+/** A sentence of the daemon, which writes units in ASCII, with the unit that all else on the page has. */
+export const withMicro = (text: string): string => text.replaceAll(/(\d) us\b/g, "$1 µs");
+
 export const signed = (ns: number): string => (ns > 0 ? "+" : "") + duration(ns);
 export const bound = (ns: Ns): string => (ns === null || ns === undefined ? "none" : `±${duration(ns, roundUp)}`);
 

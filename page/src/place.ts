@@ -2,7 +2,7 @@
 
 import { ROOT } from "./api.ts";
 import { changed, pathOf, routeOf, type Route, type ViewName } from "./route.ts";
-import { limitsOf, rangeOf, rangeParameters, timeText, zoneName, type Range, type Zone } from "./time.ts";
+import { DEFAULT_RANGE, limitsOf, rangeOf, rangeParameters, timeText, zoneName, type Range, type Zone } from "./time.ts";
 
 const KEPT_ON_EVERY_VIEW = ["last", "from", "to", "at", "tz"];
 
@@ -11,6 +11,8 @@ class Place {
   query = new URLSearchParams();
   /** As of when the numbers of the present paint are, in Unix ns; each view sets it. */
   asOfNs = 0;
+  /** The range of an address that names none. */
+  usualRange = DEFAULT_RANGE;
   private readonly listeners: (() => void)[] = [];
 
   read(): void {
@@ -54,11 +56,11 @@ class Place {
   }
 
   get range(): Range {
-    return rangeOf(this.query);
+    return rangeOf(this.query, this.usualRange);
   }
 
   setRange(range: Range): void {
-    this.go(this.with(rangeParameters(range)));
+    this.go(this.with(rangeParameters(range, this.usualRange)));
   }
 
   limits(nowMs: number): [number, number] {

@@ -10,7 +10,8 @@ import { letters, scaledHeight } from "./size.ts";
 type Placed = ChainNode & { stage: number };
 type Graph = SankeyGraph<Placed, ChainLink>;
 type Stop = Graph["nodes"][number];
-const HEIGHT = 400;
+/** The height of a picture with many stops, the least one, and what a stop of the fullest column takes at most. */
+const HEIGHT = 400, LEAST_HEIGHT = 180, MOST_OF_A_STOP = 70;
 const STOP_WIDTH = 12;
 /** About the width of a letter at 11 px, and the least distance of two labels. */
 const LETTER_PX = 6.1, LABEL_PX = 12;
@@ -33,7 +34,7 @@ export class ChainPicture {
 
   draw(chain: Chain, limitNs: number | null, query: string): void {
     const width = Math.max(300, this.host.clientWidth);
-    const height = scaledHeight(HEIGHT);
+    const height = scaledHeight(chainHeight(chain));
     const drawn = JSON.stringify([chain, limitNs, width, height, query]);
     if (drawn === this.drawn) return;
     this.drawn = drawn;
@@ -41,12 +42,13 @@ export class ChainPicture {
     this.host.style.height = `${height}px`;
     if (chain.nodes.length === 0) return this.host.replaceChildren();
     const graph = laidOut(chain, width, height);
-    const room = labelRoom(graph, width);
+    const rooms = labelRooms(graph, width);
+    const roomOf = (stage: number): number => rooms.get(stage) ?? 0;
     const labelled = labelledStops(graph.nodes);
     this.host.replaceChildren(
       ...graph.links.map((link) => this.linkShape(link, limitNs)),
-      ...graph.nodes.map((node) => this.nodeShape(node, limitNs, labelled.has(node) ? room : 0)),
-      ...headings(graph, room),
+      ...graph.nodes.map((node) => this.nodeShape(node, limitNs, labelled.has(node) ? roomOf(node.stage) : 0)),
+      ...headings(graph, roomOf),
     );
   }
 
@@ -81,16 +83,18 @@ function stopClass(node: Stop, limitNs: number | null): string {
   return node.stage <= 1 && node.isKnown ? "flow-good" : boundClass(node, limitNs);
 }
 
-function headings(graph: Graph, room: number): SVGElement[] {
+function headings(graph: Graph, roomOf: (stage: number) => number): SVGElement[] {
   const columns = new Map(graph.nodes.map((node) => [node.stage, node]));
-  return [...columns].map(([layer, node]) => svg("text", { x: node.x0 ?? 0, y: letters(11), class: "layer" }, shortened(LAYERS[layer] ?? "", room + 2)));
+  return [...columns].map(([layer, node]) => svg("text", { x: node.x0 ?? 0, y: letters(11), class: "layer" }, shortened(LAYERS[layer] ?? "", roomOf(layer) + 2)));
 }
 
-/** How many letters fit between two columns, and right of the last one. */
-function labelRoom(graph: Graph, width: number): number {
-  const starts = [...new Set(graph.nodes.map(({ x0 }) => Math.round(x0 ?? 0)))].sort((a, b) => a - b);
-  const gaps = starts.map((start, at) => (starts[at + 1] ?? width) - start - STOP_WIDTH - 10);
-  return Math.max(3, Math.floor(Math.min(...gaps) / letters(LETTER_PX)));
+/** By column, how many letters fit right of it: up to the next one, or to the end. */
+function labelRooms(graph: Graph, width: number): Map<number, number> {
+  const starts = [...new Map(graph.nodes.map(({ stage, x0 }) => [stage, x0 ?? 0]))].sort(([, a], [, b]) => a - b);
+  return new Map(starts.map(([stage, start], at) => {
+    const gap = (starts[at + 1]?.[1] ?? width) - start - STOP_WIDTH - 8;
+    return [stage, Math.max(3, Math.floor(gap / letters(LETTER_PX)))];
+  }));
 }
 
 /** The name, or its last part, or the beginning of that. */
@@ -109,6 +113,11 @@ function labelledStops(stops: Stop[]): Set<Stop> {
     if ([...kept].every((other) => other.stage !== stop.stage || Math.abs(middle(other) - middle(stop)) >= letters(LABEL_PX))) kept.add(stop);
   }
   return kept;
+}
+
+function chainHeight({ nodes }: Chain): number {
+  const fullest = Math.max(...LAYERS.map((_, wanted) => nodes.filter(({ layer }) => layer === wanted).length));
+  return Math.min(HEIGHT, Math.max(LEAST_HEIGHT, fullest * MOST_OF_A_STOP));
 }
 
 function laidOut(chain: Chain, width: number, height: number): Graph {

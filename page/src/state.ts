@@ -14,7 +14,7 @@ class State {
   }
 
   get isFleet(): boolean {
-    return (this.received.fleet?.data.nodes ?? 0) > 1;
+    return (this.received.fleet?.data.nodes ?? this.overview?.data.headline.nodes ?? 0) > 1;
   }
 }
 

@@ -21,19 +21,22 @@ export function spanMs(text: string): number | null {
   return ms <= MOST_MS ? ms : null;
 }
 
+/** A demo's story takes five minutes, and nothing is older. */
+export const DEMO_RANGE: Range = { kind: "live", span: "5m", spanMs: 300e3 };
+
 /** The range in an address; one that cannot be understood is the default. */
-export function rangeOf(query: URLSearchParams): Range {
+export function rangeOf(query: URLSearchParams, usual: Range = DEFAULT_RANGE): Range {
   const [fromMs, toMs] = [Date.parse(query.get("from") ?? ""), Date.parse(query.get("to") ?? "")];
   if (fromMs < toMs && toMs - fromMs <= MOST_MS) return { kind: "fixed", fromMs, toMs };
-  const given = query.get("last") ?? DEFAULT_SPAN;
+  const given = query.get("last") ?? "";
   const ms = spanMs(given);
-  return ms === null ? DEFAULT_RANGE : { kind: "live", span: given, spanMs: ms };
+  return ms === null ? usual : { kind: "live", span: given, spanMs: ms };
 }
 
 /** The parameters of the address that state this range. */
-export function rangeParameters(range: Range): Record<string, string | null> {
+export function rangeParameters(range: Range, usual: Range = DEFAULT_RANGE): Record<string, string | null> {
   if (range.kind === "fixed") return { last: null, from: new Date(range.fromMs).toISOString(), to: new Date(range.toMs).toISOString() };
-  return { last: range.span === DEFAULT_SPAN ? null : range.span, from: null, to: null };
+  return { last: usual.kind === "live" && range.span === usual.span ? null : range.span, from: null, to: null };
 }
 
 /** The first and the last moment of a range. */

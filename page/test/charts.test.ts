@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { ticks } from "../src/bars.ts";
 import { chainOf, shortened } from "../src/chain.ts";
 import { NOTHING, NO_BOUND, WITHIN_ERROR, paint, zoomedPort } from "../src/heat.ts";
-import { lanesOf } from "../src/lanes.ts";
+import { flagsOf, lanesOf, placedBars, type LaneBar } from "../src/lanes.ts";
 import { covered, latenessCells, latenessOf, lateShare, stepParts } from "../src/lateness.ts";
 import { RackHistory, boundShare, fleetNumbers, shortNames } from "../src/racks.ts";
 import { Track, aligned, held, joined, quantile, withGaps } from "../src/track.ts";
@@ -125,5 +125,29 @@ test("an arrow leads from the finding that a chain names to its effect on anothe
 
 test("an operator's note is in a lane of its own, signed", () => {
   const note = { id: "1", kind: "silence", author: "ada", text: "known", subject: "gm-2", finding: "a", realtime_ns: 12, until_realtime_ns: 30 } as const;
-  assert.deepEqual(lanesOf([], 100, [note]).map(({ name, bars }) => [name, bars[0]?.text, bars[0]?.fromNs, bars[0]?.toNs]), [["operators", "silence by ada: known", 12, 30]]);
+  assert.deepEqual(lanesOf([], 100, [note]).map(({ name, bars }) => [name, bars[0]?.text, bars[0]?.fromNs, bars[0]?.toNs]), [["notes", "silence by ada: known", 12, 30]]);
+});
+
+const bar = (fromNs: number, toNs: number, text: string, severity: LaneBar["severity"] = "warning"): LaneBar => ({ fromNs, toNs, isOpen: true, text, evidence: "", severity });
+
+test("bars and texts of a lane cover one another nowhere, and a text at the end of the time range stands left of its bar", () => {
+  const bars = placedBars([bar(100, 140, "a long text of a bar"), bar(120, 900, "another one"), bar(500, 500, "third")], Number, 0, 1_000, 7);
+  assert.deepEqual(bars.map(({ row }) => row), [0, 1, 0]);
+  const [late] = placedBars([bar(980, 980, "a note near the end", "note")], Number, 0, 1_000, 7);
+  assert.deepEqual([late?.isLeft, late?.textX, late?.letters], [true, 974, 19]);
+});
+
+test("what finds no row of its own has no text, and no text is cut to a few letters", () => {
+  const many = Array.from({ length: 14 }, (_, at) => bar(at, at, "the same moment", "note"));
+  assert.deepEqual(placedBars(many, Number, 0, 1_000, 7).map(({ row, letters }) => [row, letters > 0]), many.map((_, at) => [Math.min(at, 9), at < 10]));
+  assert.equal(placedBars([bar(60, 60, "too long for so narrow a picture")], Number, 0, 100, 7)[0]?.letters, 0);
+});
+
+test("an event of the node or of its grandmaster is a flag that says what changed, and one of another grandmaster is none", () => {
+  const event = (type: string, subject: string, value: unknown): Parameters<typeof flagsOf>[0] => ({ type: `event.sync.${type}`, subject, time: "2026-11-26T03:04:11Z", data: { values: [{ value }] } });
+  const texts = [
+    event("sync-status.synchronization-state-change", "n1", "HOLDOVER"), event("ptp-status.ptp-clock-class-change", "gm-1", 7),
+    event("gnss-status.gnss-state-change", "gm-1", "FAILURE-NOFIX"), event("ptp-status.ptp-state-change", "gm-2", "HOLDOVER"),
+  ].flatMap((each) => flagsOf(each, ["n1", "gm-1"])).map(({ text }) => text);
+  assert.deepEqual(texts, ["HOLDOVER", "gm-1 clock class 7", "gm-1 GNSS FAILURE-NOFIX"]);
 });

@@ -1,22 +1,19 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { rgb } from "../src/colours.ts";
+import { rgb, themed } from "../src/colours.ts";
 import { NO_CLOCK, STATUSES, STATUS_CLASSES, STATUS_SIGNS } from "../src/model.ts";
 
 declare const SOURCES: string;
 const STYLE = readFileSync(`${SOURCES}/style.css`, "utf8");
 
-/** The custom properties of the block that begins with this text. */
-function theme(start: string): Map<string, string> {
-  const from = STYLE.indexOf(start);
-  const block = STYLE.slice(from + start.length, STYLE.indexOf("}", from));
-  return new Map([...block.matchAll(/--([a-z0-9-]+): (#[0-9a-f]{6})/g)].map(([, name, value]): [string, string] => [name ?? "", value ?? ""]));
+/** The colours of one theme, as the style sheet names both of each: light, then dark. */
+function theme(isDark: boolean): Map<string, string> {
+  return new Map([...STYLE.matchAll(/--([a-z0-9-]+): (light-dark\([^)]*\));/g)].map(([, name, value]): [string, string] => [name ?? "", themed(value ?? "", isDark)]));
 }
 
-const LIGHT = theme(":root {");
-const DARK = theme(':root[data-theme="dark"] {');
-const SYSTEM_DARK = theme(':root:not([data-theme="light"]) {');
+const LIGHT = theme(false);
+const DARK = theme(true);
 const THEMES: [string, Map<string, string>][] = [["light", LIGHT], ["dark", DARK]];
 
 type Triple = [number, number, number];
@@ -90,7 +87,12 @@ test("text has a contrast of 4.5 on every ground, and a shape one of 3 on a card
   }
 });
 
-test("the dark theme is the same whether the reader or the system selects it", () => {
-  assert.deepEqual([...SYSTEM_DARK], [...DARK]);
-  assert.deepEqual([...DARK.keys()].filter((name) => !LIGHT.has(name)), []);
+test("each colour is in the style sheet once, with a value for each theme", () => {
+  const names = [...STYLE.matchAll(/--([a-z0-9-]+): /g)].map(([, name]) => name);
+  assert.deepEqual(names, [...LIGHT.keys()]);
+  for (const [label, colours] of THEMES) for (const [name, value] of colours) assert.match(value, /^#[0-9a-f]{6}([0-9a-f]{2})?$/, `${label}: ${name}`);
+});
+
+test("a colour is that of the theme, also as a bundler writes it", () => {
+  assert.deepEqual([themed("light-dark(#fff,#0b0f13)", false), themed("light-dark(#ffffff, #0b0f13)", true), themed("#123456", true)], ["#fff", "#0b0f13", "#123456"]);
 });

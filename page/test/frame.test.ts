@@ -39,6 +39,8 @@ test("a range is read from the address and written to it alike; nonsense is the 
     assert.deepEqual(limitsOf(rangeOf(written), NOW), limitsOf(rangeOf(new URLSearchParams(text)), NOW));
   }
   for (const text of ["last=soon", "last=999999d", "from=2026-11-26T02:00:00Z&to=2026-11-26T01:00:00Z"]) assert.deepEqual(rangeOf(new URLSearchParams(text)), DEFAULT_RANGE);
+  const demo = { kind: "live", span: "5m", spanMs: 300e3 } as const;
+  assert.deepEqual([rangeOf(new URLSearchParams(), demo), rangeParameters(demo, demo).last, rangeParameters(DEFAULT_RANGE, demo).last], [demo, null, "15m"]);
   assert.deepEqual([spanMs("90m"), spanMs("0h"), spanMs("1w")], [5_400e3, null, null]);
 });
 

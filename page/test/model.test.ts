@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
-import { bound, boundAt, duration, forecast, statusAt } from "../src/model.ts";
+import { bound, boundAt, duration, forecast, statusAt, withMicro } from "../src/model.ts";
 
 declare const RECORDINGS: string;
 
@@ -13,6 +13,7 @@ test("a bound grows as Bound.at of Python does, by one table", () => {
 
 test("a bound is rounded up, so that it is never understated", () => {
   assert.deepEqual([bound(1001), bound(1100), bound(999), bound(null)], ["±1.01 µs", "±1.10 µs", "±999 ns", "none"]);
+  assert.equal(withMicro("within 3.9 us; bus usage 4 users"), "within 3.9 µs; bus usage 4 users");
   assert.deepEqual([duration(-412), duration(null), duration(2_060_001)], ["−412 ns", "—", "2.06 ms"]);
 });
 

@@ -13,7 +13,7 @@ import fake_view
 import pytest
 from chromium import Page, opened
 from fake_view import FakeView, as_json
-from page_pixels import green_pixels
+from page_pixels import colour, green_pixels
 from reworded import reworded
 
 from timesyncd import config
@@ -444,18 +444,18 @@ async def test_the_time_errors_are_drawn(page: Page) -> None:
     """A channel of which the store holds rows is a line with its lowest and highest value, and pixels of its colour."""
     await go(page, "grandmaster/gm-a?last=6h")
     note = await page.until("gm-error-note", "gnss-1")
-    await page.becomes(pixels_of("#gm-errors canvas", "--series-1") + " > 0", True)
+    await page.becomes(pixels_of("#gm-errors canvas", "series-1") + " > 0", True)
 
     assert note == "gnss-1: −40 ns to +55 ns"
 
 
-def pixels_of(canvas: str, colour: str) -> str:
+def pixels_of(canvas: str, name: str) -> str:
     """JavaScript: how many pixels of a canvas have about a colour of the theme."""
     return f"""(() => {{
       const canvas = document.querySelector({canvas!r});
       if (canvas === null || canvas.width === 0) return 0;
-      const hex = getComputedStyle(document.documentElement).getPropertyValue({colour!r}).trim();
-      const wanted = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+      const hex = {colour(name)};
+      const wanted = [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
       const {{ data }} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
       let found = 0;
       for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 200 && wanted.every((part, channel) => Math.abs(part - data[at + channel]) < 12)) found += 1;

@@ -14,6 +14,7 @@ import pytest
 from chromium import Page, opened
 from fake_view import FakeView
 from fleet_view import FleetView
+from page_pixels import colour
 
 from timesyncd import config
 from timesyncd.clocks import NS_PER_S, SystemClocks
@@ -158,9 +159,11 @@ async def test_the_headline_counts_the_clocks_without_a_bound(page: Page, http: 
         "[...document.querySelectorAll('#headline-actions > *')].map((each) => each.textContent)"
     )
 
-    assert shown == overview["headline"]["text"]
+    assert shown == overview["headline"]["text"].replace(" us", " µs")
     assert "report no bound" in shown or "reports no bound" in shown
-    assert actions[:-1] == [action["text"] for action in overview["headline"]["actions"]]
+    texts = [action["text"] for action in overview["headline"]["actions"]]
+    assert texts[0] == "drain one node without a bound"
+    assert actions[:-1] == ["Copy the names to drain: 1 node", *texts[1:]]
     assert actions[-1] == "Copy link"
 
 
@@ -183,15 +186,12 @@ async def test_racks_over_time_show_no_bound_loudest(page: Page) -> None:
     await go(page, "fleet?from=2023-11-14T22:18:10Z&to=2023-11-14T22:18:40Z")
     await page.becomes("document.querySelector('#racks canvas').width > 0", True)
     await page.until("racks-note", "readings since")
-    colour = """(() => {
+    shown = """(() => {
       const canvas = document.querySelector('#racks canvas');
       const [x, y] = [Math.round(canvas.width * 0.6), Math.round(canvas.height * 0.4)];
       return [...canvas.getContext('2d').getImageData(x, y, 1, 1).data.slice(0, 3)].map((part) => part.toString(16).padStart(2, '0')).join('');
     })()"""
-    wanted = await page.evaluate(
-        "getComputedStyle(document.documentElement).getPropertyValue('--no-bound').trim().slice(1)"
-    )
-    await page.becomes(colour, wanted)
+    await page.becomes(shown, await page.evaluate(colour("no-bound")))
     hover = """(() => {
       const canvas = document.querySelector('#racks canvas');
       const box = canvas.getBoundingClientRect();
@@ -354,11 +354,12 @@ async def test_the_history_is_drawn(view: FleetView, tmp_path: Path) -> None:
 
 
 #: JavaScript: of the band's canvas, which columns have the colour of the bound's line.
-_INK = """(() => {
+_INK = (
+    """(() => {
   const canvas = document.querySelector('#band canvas');
   if (canvas === null || canvas.width === 0) return [];
-  const hex = getComputedStyle(document.documentElement).getPropertyValue('--series-1').trim();
-  const wanted = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  const hex = COLOUR;
+  const wanted = [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
   const { width, height } = canvas;
   const pen = Object.assign(document.createElement('canvas'), { width, height }).getContext('2d', { willReadFrequently: true });
   pen.drawImage(canvas, 0, 0);
@@ -372,6 +373,7 @@ _INK = """(() => {
   }
   return found;
 })()"""
+).replace("COLOUR", colour("series-1"))
 COLUMNS = f"{_INK}.length"
 GAPS = f"((xs) => xs.slice(1).filter((x, at) => x - xs[at] > 80).length)({_INK})"
 

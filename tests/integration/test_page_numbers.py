@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -144,7 +145,7 @@ async def same_moment(page: Page, recorder: Recorder, kind: str, expected: Calla
 def fleet_texts(overview: State) -> dict[str, str]:
     headline, statuses = overview["headline"], overview["statuses"]
     return {
-        "headline-text": headline["text"],
+        "headline-text": re.sub(r"(\d) us\b", r"\1 µs", headline["text"]),
         "fleet-pair": f"{headline['compared']} of {headline['nodes']} clocks",
         "fleet-statuses": f"● {statuses.get('SYNCHRONIZED', 0)} SYNCHRONIZED",
     }

@@ -18,6 +18,17 @@ _GREEN = """(() => {
 })()"""
 
 
+def colour(name: str) -> str:
+    """JavaScript: a colour of the style sheet as the present theme has it, as six hexadecimal digits."""
+    return f"""(() => {{
+      const probe = document.body.appendChild(document.createElement("i"));
+      probe.style.color = "var(--{name})";
+      const parts = getComputedStyle(probe).color.match(/[0-9.]+/g).slice(0, 3);
+      probe.remove();
+      return parts.map((part) => Number(part).toString(16).padStart(2, "0")).join("");
+    }})()"""
+
+
 async def green_pixels(page: Page) -> int:
     """How many pixels of what a reader sees are green."""
     shot = (await page.command("Page.captureScreenshot", format="png"))["data"]

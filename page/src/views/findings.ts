@@ -3,7 +3,7 @@
 import { groupBy } from "../track.ts";
 import { PagedList } from "../api.ts";
 import { byId, fillTable, h, put, type Cell, type Row } from "../dom.ts";
-import { elapsedText, type Entry } from "../model.ts";
+import { elapsedText, withMicro, type Entry } from "../model.ts";
 import { at, place } from "../place.ts";
 import { state } from "../state.ts";
 import type { CloudEvent, Finding, Severity } from "../types.ts";
@@ -50,23 +50,35 @@ function groupRow(group: Finding[]): Row {
 
 const row = (key: string, { id, severity, cause, remedy, chain, since_realtime_ns: since }: Finding, subject: string, evidence: string): Row => [
   key, { text: `▲ ${severity}`, className: SEVERITY_CLASSES[severity] }, `${id} · ${subject}`,
-  { text: `Since ${at(since)}. ${evidence}. Cause: ${cause}. Remedy: ${remedy}.`.replaceAll("..", "."), chain: chain.map((step) => step.text) },
+  { text: withMicro(`Since ${at(since)}. ${evidence}. Cause: ${cause}. Remedy: ${remedy}.`).replaceAll("..", "."), chain: chain.map((step) => withMicro(step.text)) },
 ];
 
+/** What the headline says that no finding does: it needs attention before the findings. */
+export interface Urgent {
+  tag: string;
+  className: string;
+  text: string;
+  href: string;
+  why: string;
+}
+
 /** The kinds of findings in few words each, with the remedy. */
-export function renderAttention(findings: Map<string, Entry<Finding>>, now: number): void {
+export function renderAttention(findings: Map<string, Entry<Finding>>, urgent: Urgent[], now: number): void {
   const open = new Map([...findings].filter(([, { data }]) => state.handledBy(data.id, data.subject) === undefined));
   const groups = grouped(open);
   const taken = findings.size - open.size;
-  put(byId("attention-count"), findings.size === 0 ? "" : `${open.size} open${groups.length > MAX_ATTENTION ? `, the first ${MAX_ATTENTION} kinds` : ""}${taken > 0 ? `, ${taken} acknowledged` : ""}`);
+  put(byId("attention-count"), findings.size + urgent.length === 0 ? "" : `${open.size + urgent.length} open${groups.length > MAX_ATTENTION ? `, the first ${MAX_ATTENTION} kinds` : ""}${taken > 0 ? `, ${taken} acknowledged` : ""}`);
   put(byId("no-attention"), taken > 0 ? "Every active finding is acknowledged." : "No active finding.");
-  byId("no-attention").hidden = open.size > 0;
+  byId("no-attention").hidden = open.size + urgent.length > 0;
   const list = byId("attention");
-  const drawn = JSON.stringify([groups, Math.floor(now / 60_000), place.zone]);
+  const drawn = JSON.stringify([groups, urgent, Math.floor(now / 60_000), place.zone]);
   if (list.dataset.drawn === drawn) return;
   list.dataset.drawn = drawn;
-  list.replaceChildren(...groups.slice(0, MAX_ATTENTION).map(attentionItem));
+  list.replaceChildren(...urgent.map(urgentItem), ...groups.slice(0, MAX_ATTENTION).map(attentionItem));
 }
+
+const urgentItem = ({ tag, className, text, href, why }: Urgent): HTMLElement =>
+  h("li", {}, h("b", { class: `tag ${className}` }, tag), h("div", {}, h("a", { href }, text), h("p", { class: "quiet" }, why)));
 
 function attentionItem(group: Finding[]): HTMLElement {
   const finding = oldestOf(group);

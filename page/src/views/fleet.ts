@@ -3,9 +3,9 @@
 import { Poll } from "../api.ts";
 import { TimeChart } from "../chart.ts";
 import { chainOf } from "../chain.ts";
-import { byId, fillTable, h, number, put, putChildren, type Cell } from "../dom.ts";
+import { byId, copyText, fillTable, h, number, put, putChildren, type Cell } from "../dom.ts";
 import { HeatMap } from "../heat.ts";
-import { STATUSES, STATUS_CLASSES, STATUS_SIGNS, bound, boundAt, count, duration, elapsedText, forecast, remainingText, roundUp, statusCell, type Entry } from "../model.ts";
+import { STATUSES, STATUS_CLASSES, STATUS_SIGNS, bound, boundAt, count, duration, elapsedText, forecast, remainingText, roundUp, statusCell, withMicro, type Entry } from "../model.ts";
 import { at, atZone, place } from "../place.ts";
 import { RackHistory, fleetNumbers, type RacksAnswer } from "../racks.ts";
 import { ChainPicture } from "../sankey.ts";
@@ -15,7 +15,7 @@ import { isPhone } from "../size.ts";
 import { RangeRequest, seriesPath, spanQuery, tableOf, type SeriesAnswer } from "../series.ts";
 import { Track, joined, type Table } from "../track.ts";
 import type { FleetMap, FleetSummary, Headline, Hub, Overview, Status } from "../types.ts";
-import { renderAttention } from "./findings.ts";
+import { renderAttention, type Urgent } from "./findings.ts";
 import { MapPicture } from "./map.ts";
 import { NodeList } from "./list.ts";
 
@@ -24,6 +24,8 @@ const OVERVIEW_EVERY_MS = 2_000;
 const mapEveryMs = (nodes: number): number => (nodes > 1_000 ? 10_000 : 3_000);
 const NEXT_OVERVIEW_WITHIN_MS = 4_000;
 const RACK_STEP_MS = 10_000;
+/** In a shorter time range two columns may have the same minute. */
+const SECONDS_BELOW_MS = 600_000;
 const MAX_WORST = 6;
 const MAX_MISSING = 20;
 /** A hub without a message for so long is not alive. */
@@ -46,6 +48,7 @@ export class FleetView {
   private storedRacks: RacksAnswer | null = null;
   private readonly racksRequest = new RangeRequest<RacksAnswer>(() => `api/v1/fleet/racks?${spanQuery({ points: "240" })}`, (answer) => { this.storedRacks = answer; });
   private rackCells: ReturnType<RackHistory["matrix"]> | null = null;
+  private filter: string | null = null;
   private readonly picture = new MapPicture();
   private readonly list = new NodeList();
   private readonly chain = new ChainPicture(document.getElementById("chain") as unknown as SVGSVGElement, (filter) => place.link("fleet", null, filter));
@@ -64,9 +67,14 @@ export class FleetView {
 
   constructor(private readonly onFirstOverview: () => void) {}
 
-  /** What every view needs of the fleet: the overview and the map, at their own pace. */
+  /**
+   * What every view needs of the fleet: the overview and the map, at their own pace. The overview is what the first look needs, so
+   * it is requested at once, and nothing large before it is there.
+   */
   tick(now: number): void {
-    this.overviewPoll.tick(state.isFleet ? "api/v1/fleet/overview" : null, now);
+    const { overview } = state;
+    this.overviewPoll.tick(overview === null || state.isFleet || overview.data.simulation !== null ? "api/v1/fleet/overview" : null, now);
+    if (overview === null) return;
     const every = mapEveryMs(state.received.fleet?.data.nodes ?? 0);
     if (every !== this.mapInterval) {
       this.mapInterval = every;
@@ -89,10 +97,11 @@ export class FleetView {
     const { overview } = state;
     for (const id of ["headline", "chain-section", "racks-section", "alignment-section"]) byId(id).hidden = !state.isFleet;
     byId("fleet-section").hidden = !state.isFleet;
-    renderAttention(state.received.finding, now);
+    if (state.received.own !== null) renderAttention(state.received.finding, state.isFleet && overview !== null ? urgentOf(overview.data.headline) : [], now);
+    this.followFilter();
     renderHubs(state.received.hub, now);
-    this.list.render(state.isFleet, now);
-    if (!state.isFleet || summary === null) return;
+    this.list.render(state.isFleet && overview !== null, now);
+    if (!state.isFleet) return;
     if (overview !== null) {
       place.asOfNs = overview.data.as_of_realtime_ns;
       renderHeadline(overview.data);
@@ -101,16 +110,24 @@ export class FleetView {
       renderCounts(overview.data, state.received.hub);
       renderGrandmasters(overview.data);
     }
-    renderWorst(summary);
+    if (summary !== null) renderWorst(summary);
     this.series.tick("fleet", now);
     this.racksRequest.tick("racks", now);
     this.renderCharts();
   }
 
+  /** Of a click on the chain, a rack or a status a reader sees the effect: the list may be below the window. */
+  private followFilter(): void {
+    const filter = JSON.stringify([place.filters.topology, place.filters.grandmaster, place.filters.status]);
+    const hasChanged = this.filter !== null && filter !== this.filter;
+    this.filter = filter;
+    if (hasChanged) byId("nodes-section").scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+
   private renderCharts(): void {
     const [from, to] = place.limits(Date.now());
     this.chart.set(joined(this.stored, this.bounds));
-    const cells = this.racks.matrix(from, to, (atMs) => timeOfDay(atMs, place.zone).slice(0, 5), this.storedRacks);
+    const cells = this.racks.matrix(from, to, (atMs) => timeOfDay(atMs, place.zone).slice(0, to - from < SECONDS_BELOW_MS ? 8 : 5), this.storedRacks);
     const drawn = JSON.stringify([cells.atMs.length, cells.atMs[0], cells.rows.length, this.bounds.times.length, this.storedRacks?.begin_ms, place.zone]);
     if (this.rackCells !== null && drawn === byId("racks").dataset.drawn) return;
     byId("racks").dataset.drawn = drawn;
@@ -144,25 +161,50 @@ export class FleetView {
 function renderHeadline({ headline }: Overview): void {
   const isWhole = headline.without_bound === 0 || headline.verdict === "exceeded" || headline.verdict === "unknown";
   byId("headline").dataset.verdict = isWhole ? headline.verdict : "warn";
-  put(byId("headline-text"), headline.text);
-  put(byId("headline-causes"), headline.causes.map(causeText).join(" "));
+  put(byId("headline-text"), withMicro(headline.text));
+  put(byId("headline-causes"), causesText(headline));
   put(byId("headline-jobs"), jobsText(headline));
   put(byId("headline-limit"), limitText(headline));
   const drawn = JSON.stringify(headline.actions);
   const box = byId("headline-actions");
   if (box.dataset.drawn === drawn) return;
   box.dataset.drawn = drawn;
-  box.replaceChildren(...headline.actions.map(actionButton), byId("copy-link"));
+  box.replaceChildren(...headline.actions.map((action) => actionButton(action, headline)), byId("copy-link"));
+}
+
+/** The sentence itself names a cause that all of them share: then at most its reason is left to say. */
+function causesText({ causes, without_bound: without }: Headline): string {
+  const [only] = causes;
+  if (only === undefined || causes.length > 1 || only.nodes < without) return causes.map(causeText).join(" ");
+  return only.kind === "reason" ? "" : `Reason: ${only.reason || "none given"}.`;
 }
 
 const causeText = (cause: Headline["causes"][number]): string => {
   const since = cause.since_realtime_ns === null ? "" : ` since ${atZone(cause.since_realtime_ns)}`;
   const where = cause.kind === "reason" ? "" : ` are behind the same ${cause.kind}, ${cause.name}`;
-  return `${cause.nodes} of them${where || " have the same reason"}${since}: ${cause.reason || "no reason given"}.`;
+  return `${count(cause.nodes)} of them${where || (cause.nodes > 1 ? " have the same reason" : "")}${since}: ${cause.reason || "no reason given"}.`;
 };
 
 const jobsText = ({ jobs }: Headline): string =>
   jobs.length === 0 ? "" : `Affected jobs: ${jobs.map((job) => `${job.job} (${job.alignment_ns === null ? job.reason || "alignment unknown" : `aligned within ${duration(job.alignment_ns, roundUp)}`})`).join(", ")}.`;
+
+/** A limit that is exceeded, and what the clocks without a bound share. */
+function urgentOf(headline: Headline): Urgent[] {
+  const limitNs = headline.limits.fleet_alignment_ns;
+  const wide: Urgent = {
+    tag: "LIMIT", className: "bad", text: `the fleet's clocks agree within ${duration(headline.alignment_ns, roundUp)}, the limit is ${duration(limitNs)}`,
+    href: place.link("node", headline.pair?.[1] ?? null), why: headline.pair === null ? "" : `the widest pair is ${headline.pair.join(" and ")}`,
+  };
+  const causes = headline.causes.map((cause): Urgent => ({
+    tag: "NO BOUND", className: "unknown", text: `${count(cause.nodes)} node${cause.nodes === 1 ? "" : "s"}${cause.kind === "reason" ? "" : ` of the same ${cause.kind}, ${cause.name}`}`,
+    href: causeLink(cause), why: `${cause.since_realtime_ns === null ? "" : `since ${atZone(cause.since_realtime_ns)} · `}${cause.reason || "no reason given"}`,
+  }));
+  return [...(headline.verdict === "exceeded" ? [wide] : []), ...causes];
+}
+
+/** The nodes behind a cause; no list is by parent or by reason, so these lead to those of an unknown status. */
+const causeLink = ({ kind, name }: Pick<Headline["causes"][number], "kind" | "name">): string =>
+  place.link("fleet", null, kind === "place" ? { topology: name } : kind === "grandmaster" ? { grandmaster: name } : { status: "UNKNOWN" });
 
 function limitText({ limits, verdict }: Headline): string {
   const known = [["fleet", limits.fleet_alignment_ns], ["job", limits.job_alignment_ns], ["node's bound", limits.node_bound_ns]].filter(([, ns]) => ns !== null);
@@ -170,16 +212,19 @@ function limitText({ limits, verdict }: Headline): string {
   return `Limits: ${known.map(([name, ns]) => `${name} ${duration(ns as number)}`).join(", ")}; the fleet's alignment is ${verdict === "within" ? "within its limit" : verdict === "exceeded" ? "above its limit" : "not judged"}.`;
 }
 
+const namedText = (named: number, all: number): string => `${named < all ? `${count(named)} of ` : ""}${count(all)} node${all === 1 ? "" : "s"}`;
+
 /** A list of nodes to drain is copied; a subject to inspect is opened. */
-function actionButton(action: Headline["actions"][number]): HTMLElement {
+function actionButton(action: Headline["actions"][number], headline: Headline): HTMLElement {
   const [node] = action.nodes;
   if (action.kind === "drain") {
-    const button = h("button", { type: "button", title: action.nodes.join(",") }, action.text);
-    button.addEventListener("click", () => void navigator.clipboard?.writeText(action.nodes.join(",")));
+    const button = h("button", { type: "button", title: `${action.text}: ${action.nodes.join(",")}` }, `Copy the names to drain: ${namedText(action.nodes.length, headline.without_bound)}`);
+    button.addEventListener("click", () => void copyText(button, action.nodes.join(",")));
     return button;
   }
   if (action.kind === "acknowledge") return h("a", { class: "button", href: place.link("timeline") }, action.text);
-  return h("a", { class: "button", href: action.subject && node === undefined ? place.link("fleet", null, { q: action.subject }) : place.link("node", node ?? action.subject) }, action.text);
+  const cause = headline.causes.find(({ name }) => name === action.subject);
+  return h("a", { class: "button", href: cause === undefined ? place.link("node", node ?? action.subject) : causeLink(cause) }, action.text);
 }
 
 function renderAlignment({ data: { headline }, receivedAt }: Entry<Overview>, now: number): void {

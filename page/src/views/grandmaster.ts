@@ -87,7 +87,7 @@ function renderDetails({ element }: Card, grandmaster: Grandmaster, state: Grand
   renderBudget(element, grandmaster, state);
   renderGnss(element, grandmaster);
   list(element, "alarms", grandmaster.alarms, "none", ({ id, index, severity, text, since }) => [
-    `${id} ${index}`, { text: `▲ ${severity}`, className: alarmClass(severity) }, text, { text: since ?? "", className: "quiet" }]);
+    `${id} ${index}`, { text: `▲ ${severity}`, className: alarmClass(severity) }, text, { text: (since ?? "").replace(",", " "), className: "quiet" }]);
   list(element, "references", grandmaster.references, "none", ({ name, qualification }) => [
     name, name === grandmaster.selected_reference || qualification === "selected" ? `● ${name}` : name,
     { text: qualification, className: qualification === "selected" ? "good" : qualification === "disqualified" ? "warn" : "quiet" }]);

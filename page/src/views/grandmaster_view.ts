@@ -18,6 +18,8 @@ const SECTIONS = ["gm-headline", "gm-holdover-section", "gm-cn0-section", "gm-fo
 const ERRORS_EVERY_MS = 60_000;
 const CN0_LOWEST = 15, CN0_HIGHEST = 55;
 const MOST_READINGS = 400;
+const NOT_READ = "not polled, or no answer";
+const MOST_SPANS = 8;
 const CHANNELS = ["series-1", "series-2", "series-3", "series-5", "series-6", "series-7"];
 
 interface SkyAnswer {
@@ -68,7 +70,7 @@ export class GrandmasterView {
   private storedSky: SkyAnswer | null = null;
   private readonly states = new RangeRequest<StatesAnswer>(
     (name) => `api/v1/grandmasters/${encodeURIComponent(name)}/states?${spanQuery({})}`,
-    (answer) => { this.stored = (answer?.spans ?? []).map((span) => ({ atMs: span.begin_ms, cn0: new Map(), state: span.clock_state ?? "not polled, or no answer" })); },
+    (answer) => { this.stored = (answer?.spans ?? []).map((span) => ({ atMs: span.begin_ms, cn0: new Map(), state: span.clock_state ?? NOT_READ })); },
   );
   private requested = "";
   private requestedAt = -Infinity;
@@ -119,7 +121,7 @@ export class GrandmasterView {
     place.asOfNs = data.published_realtime_ns;
     renderHeadline(data, its);
     const collected = this.collected.get(data.name) ?? new Collected();
-    putChildren(byId("gm-strip"), strip(this.stored.length > 0 ? this.stored : collected.readings));
+    putChildren(byId("gm-strip"), strip(this.stored.length > 0 ? this.stored : collected.readings, place.limits(Date.now())));
     this.drawHoldover(data, its);
     this.drawCn0(collected);
     byId("gm-followers-section").hidden = collected.clients.values[0]?.every((clients) => clients === null) ?? true;
@@ -229,18 +231,21 @@ function renderHeadline(grandmaster: Grandmaster, its: GrandmasterNow): void {
   put(byId("gm-text"), `${grandmaster.name}: ${clock}${since}${budget}`);
   const alarms = grandmaster.alarms === null ? "alarms not provided" : grandmaster.alarms.length === 0 ? "no alarm" : grandmaster.alarms.map(({ severity, text }) => `${severity}: ${text}`).join(", ");
   const utc = its.utcNs === null ? `no bound against UTC: ${grandmaster.utc?.reason || "not computed"}` : `${bound(its.utcNs)} against UTC`;
-  const antenna = grandmaster.antenna === null ? "" : `antenna ${grandmaster.antenna}`;
+  const antenna = grandmaster.antenna === null || grandmaster.gnss_state === "antenna_fault" ? "" : `antenna ${grandmaster.antenna}`;
   const error = grandmaster.reachable ? (snmpErrorOf(grandmaster) ?? "") : `${grandmaster.reason ?? "no reply"}; the values below are the last known`;
   put(byId("gm-why"), [error, utc, gnss(grandmaster), antenna, alarms].filter(Boolean).join(" · "));
 }
 
-/** The states over time as a strip of words and colours, the oldest first. */
-function strip(readings: Reading[]): HTMLElement[] {
+/** The states over time as a strip, the oldest first: each span is about as wide as it lasts. Before the first reading nothing is known. */
+function strip(readings: Reading[], [fromMs, toMs]: [number, number]): HTMLElement[] {
+  const first = Math.max(0, readings.findIndex(({ state: name }) => name !== NOT_READ));
   const spans: { state: string; fromMs: number }[] = [];
-  for (const { atMs, state: name } of readings) if (spans.at(-1)?.state !== name) spans.push({ state: name, fromMs: atMs });
-  return spans.slice(-8).map(({ state: name, fromMs }) => {
+  for (const { atMs, state: name } of readings.slice(first)) if (spans.at(-1)?.state !== name) spans.push({ state: name, fromMs: atMs });
+  return spans.slice(-MOST_SPANS).map(({ state: name, fromMs: beganMs }, at, shown) => {
     const [sign, className] = STATE_SIGNS[name] ?? ["✕", "bad"];
-    return h("span", { class: className }, `${sign} ${spaced(name)} from ${timeOfDay(fromMs, place.zone)}`);
+    const item = h("span", { class: className }, `${sign} ${spaced(name)} from ${timeOfDay(beganMs, place.zone)}`);
+    item.style.flexGrow = String(Math.max(0, (shown[at + 1]?.fromMs ?? toMs) - Math.max(fromMs, beganMs)));
+    return item;
   });
 }
 

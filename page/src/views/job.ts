@@ -1,7 +1,7 @@
 // The training jobs as texts and tables: what synchronization costs each job, which rank delays the others, and how well its clocks agree.
 
 import { byId, fillTable, h, number, put } from "../dom.ts";
-import { bound, boundAt, duration, elapsedText, percent, remainingText, roundUp, statusCell, stepText, type Entry } from "../model.ts";
+import { bound, boundAt, duration, elapsedText, percent, remainingText, roundUp, statusCell, stepText, withMicro, type Entry } from "../model.ts";
 import { place } from "../place.ts";
 import type { Job, Plan, Straggler } from "../types.ts";
 
@@ -28,7 +28,7 @@ export function renderJobs(jobs: Map<string, Entry<Job>>, selected: string | nul
 
 function renderJob(article: HTMLElement, job: Job, sinceReceivedMs: number): void {
   const fields: Record<string, string> = {
-    where: attemptText(job, sinceReceivedMs), verdict: job.verdict,
+    where: attemptText(job, sinceReceivedMs), verdict: withMicro(job.verdict),
     overhead: percent(job.sync_overhead), "step-and-epoch": stepAndEpoch(job), straggler: stragglerText(job), ratio: ratio(job.comm_compute),
     skew: skewText(job), newest: newestStep(job), method: methodText(job), alignment: alignmentText(job, sinceReceivedMs),
     latency: duration(job.update_latency_p50_ns), barriers: pair(job.barrier_wait_p50_ns, job.barrier_wait_p99_ns),

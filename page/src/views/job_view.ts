@@ -5,7 +5,7 @@ import { TimeChart } from "../chart.ts";
 import { CategoryBars } from "../bars.ts";
 import { byId, h, put } from "../dom.ts";
 import { HeatMap } from "../heat.ts";
-import { boundAt, duration, percent, roundUp, stepText, type Entry } from "../model.ts";
+import { boundAt, duration, percent, roundUp, stepText, withMicro, type Entry } from "../model.ts";
 import { latenessCells, latenessOf, stepParts, type Lateness, type LatenessAnswer } from "../lateness.ts";
 import { place } from "../place.ts";
 import { state } from "../state.ts";
@@ -140,7 +140,7 @@ function renderHeadline({ data: job, receivedAt }: Entry<Job>, now: number): voi
   put(byId("job-text"), `${job.job}: ${waiting}${straggler ? `; rank ${straggler.rank} (${straggler.node}) is late` : "; no rank is known to be late"}`);
   const alignmentNs = boundAt({ bound_ns: job.alignment_ns, growth_ppb: job.alignment_growth_ppb ?? 0 }, (now - receivedAt) * 1e6);
   const clocks = alignmentNs === null ? `the clocks' alignment is unknown: ${job.alignment_reason}` : `the clocks agree within ${duration(alignmentNs, roundUp)}`;
-  put(byId("job-why"), [job.verdict, clocks, barrierNeed(job), lostMarks(job)].filter(Boolean).join(" · "));
+  put(byId("job-why"), [withMicro(job.verdict), clocks, barrierNeed(job), lostMarks(job)].filter(Boolean).join(" · "));
   const audit = `timesyncd audit --url ${location.origin} --job ${job.job_id}`;
   if (byId("job-link").dataset.drawn === job.job_id) return;
   byId("job-link").dataset.drawn = job.job_id;

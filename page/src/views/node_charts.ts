@@ -7,6 +7,7 @@ import { place } from "../place.ts";
 import { state } from "../state.ts";
 import { zoneName } from "../time.ts";
 import { RangeRequest, seriesPath, spanQuery, tableOf, type SeriesAnswer } from "../series.ts";
+import { flagsOf, type Flag } from "../lanes.ts";
 import { Track, joined, type Table } from "../track.ts";
 import type { Bound, CloudEvent, List, NodeState } from "../types.ts";
 import { measuredClock, measuringSource } from "./node.ts";
@@ -17,6 +18,8 @@ const STACK = ["path_delay", "step_tolerance", "path_memory", "offset", "asymmet
 const STACK_COLOURS = ["series-1", "series-2", "series-3", "series-4", "series-5", "series-6", "quiet", "series-7"];
 const HISTORY: [quantity: string, name: string][] = [["path_delay_ns", "path delay"], ["frequency_ppb", "frequency"]];
 
+const MOST_FLAGS = 8;
+
 const noStack = (): Table => ({ times: [], values: STACK.map(() => []) });
 
 export class NodeCharts {
@@ -25,9 +28,9 @@ export class NodeCharts {
     name: "offset inside its bound", height: 280, flags: () => this.flags, limits: () => this.limits(),
     lines: [
       { label: "bound", colour: "series-1", width: 1, fillTo: 1, fill: "band" },
-      { label: "−bound", colour: "series-1", width: 1 },
+      { label: "−bound", colour: "series-1", width: 1, isMirrored: true },
       { label: "99.7 %", colour: "series-1", width: 0.5, fillTo: 3, fill: "band" },
-      { label: "−99.7 %", colour: "series-1", width: 0.5 },
+      { label: "−99.7 %", colour: "series-1", width: 0.5, isMirrored: true },
       { label: "offset", colour: "ink", width: 1.4 },
     ],
   });
@@ -48,12 +51,14 @@ export class NodeCharts {
   private stackTrack = new Track(STACK.length, GAP_MS);
   private stored: Table = { times: [], values: [[], [], [], [], []] };
   private readonly charts = new Map<string, { chart: TimeChart; figure: HTMLElement }>();
-  private flags: { atMs: number; text: string }[] = [];
+  private flags: Flag[] = [];
+  /** The node and the grandmaster that it follows: of both the events are flags. */
+  private subjects: string[] = [];
   private storedStack: Table = noStack();
   private readonly series = new RangeRequest<SeriesAnswer>((node) => seriesPath("node", node), (answer) => this.received(answer));
   private readonly events = new RangeRequest<List<CloudEvent>>(
     (node) => `api/v1/events?${spanQuery({ node, limit: "50" })}`,
-    (answer) => { this.flags = (answer?.items ?? []).filter(({ type }) => type.startsWith("event.sync")).slice(0, 8).map(flagOf); },
+    (answer) => { this.flags = (answer?.items ?? []).flatMap((event) => flagsOf(event, this.subjects)).slice(0, MOST_FLAGS); },
   );
 
   /** Adds a received state to the charts. */
@@ -81,6 +86,7 @@ export class NodeCharts {
   }
 
   render(node: NodeState, now: number): void {
+    this.subjects = [node.node, node.grandmaster ?? ""];
     this.series.tick(this.node, now);
     this.events.tick(this.node, now);
     this.band.set(joined(this.stored, this.bandTrack));
@@ -136,7 +142,7 @@ export class NodeCharts {
   }
 }
 
-const frequencyText = (ppb: number): string => (Math.abs(ppb) < 1_000 ? `${Math.round(ppb)} ppb` : `${+(ppb / 1e3).toFixed(2)} ppm`).replace("-", "−");
+const frequencyText = (ppb: number): string => (Math.abs(ppb) < 1_000 ? `${+ppb.toFixed(Math.abs(ppb) < 10 ? 1 : 0)} ppb` : `${+(ppb / 1e3).toFixed(2)} ppm`).replace("-", "−");
 
 /** The cumulated terms, from the bottom; null: there is no bound. */
 export function stacked(node: Pick<NodeState, "terms">, parentNs: number | null): (number | null)[] {
@@ -147,11 +153,6 @@ export function stacked(node: Pick<NodeState, "terms">, parentNs: number | null)
   const parts = [...named.map((name) => node.terms[name] ?? 0), other];
   return [...parts.map((ns) => (sum += ns)), Math.max(parentNs, sum)];
 }
-
-const flagOf = (event: CloudEvent): { atMs: number; text: string } => {
-  const [first] = (event.data.values as { value: unknown }[] | undefined) ?? [];
-  return { atMs: Date.parse(event.time), text: String(first?.value ?? event.type.split(".").at(-1)) };
-};
 
 /** The stored terms, cumulated as the live ones are. The growth is in none of them. */
 export function stackOf(answer: SeriesAnswer): Table {

@@ -2,7 +2,7 @@
 
 import { ROOT, fetchJson } from "../api.ts";
 import { byId, h, put, svg } from "../dom.ts";
-import { lanesOf, type Lane } from "../lanes.ts";
+import { lanesOf, placedBars, type Lane } from "../lanes.ts";
 import { at, place } from "../place.ts";
 import { isPhone, letters } from "../size.ts";
 import { state } from "../state.ts";
@@ -12,12 +12,14 @@ import { EventList, renderFindings } from "./findings.ts";
 
 const FINDINGS_EVERY_MS = 10_000;
 const MOST_FINDINGS = 300;
-const LANE = 34;
+/** The height of one row of bars, and the space between two lanes. */
+const ROW = 26, LANE_GAP = 8;
 const leftOf = (): number => letters(isPhone() ? 96 : 150);
 
 export class TimelineView {
   private readonly events = new EventList();
-  private findings: Finding[] = [];
+  /** null: not answered yet. */
+  private findings: Finding[] | null = null;
   private notes: Note[] = [];
   private requested = "";
   private requestedAt = -Infinity;
@@ -56,8 +58,8 @@ export class TimelineView {
   private draw(): void {
     const host = byId("lanes");
     const [from, to] = place.limits(Date.now());
-    const lanes = lanesOf(this.findings, to * 1e6, this.notes);
-    put(byId("lanes-note"), lanes.length === 0 ? "No finding and no note in this time range." : zoneName(place.zone));
+    const lanes = lanesOf(this.findings ?? [], to * 1e6, this.notes);
+    put(byId("lanes-note"), lanes.length > 0 ? zoneName(place.zone) : this.findings === null ? "loading" : "No finding and no note in this time range.");
     const drawn = JSON.stringify([lanes, Math.round(from / 1e3), Math.round(to / 1e3), host.clientWidth, place.zone, place.cursorMs]);
     if (host.dataset.drawn === drawn || host.clientWidth === 0) return;
     host.dataset.drawn = drawn;
@@ -103,36 +105,38 @@ export class TimelineView {
 }
 
 function picture(lanes: Lane[], from: number, to: number, width: number): SVGSVGElement {
-  const height = lanes.length * LANE + 24;
   const left = leftOf();
   const x = (ms: number): number => left + ((Math.min(to, Math.max(from, ms)) - from) / (to - from)) * (width - left - 4);
+  const placed = lanes.map((lane) => placedBars(lane.bars, (ns) => x(ns / 1e6), left, width - 4, letters(7)));
+  const heights = placed.map((bars) => (1 + Math.max(0, ...bars.map(({ row }) => row))) * ROW + LANE_GAP);
+  const tops = heights.map((_, index) => heights.slice(0, index).reduce((sum, each) => sum + each, 0));
+  const height = heights.reduce((sum, each) => sum + each, 0) + 24;
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "findings over time" });
   root.append(...gridLines(from, to, x, height, width));
-  lanes.forEach((lane, index) => root.append(svg("text", { x: left - 8, y: index * LANE + LANE / 2, "text-anchor": "end", "dominant-baseline": "middle", class: "lane" }, fitted(lane.name, left - 10))));
-  lanes.forEach((lane, index) => lane.bars.toSorted((a, b) => a.fromNs - b.fromNs).forEach((bar, order, bars) => {
-    const [x0, x1] = [x(bar.fromNs / 1e6), x(bar.toNs / 1e6)];
-    const next = bars[order + 1];
-    const text = fitted(bar.text, (next === undefined ? width : x(next.fromNs / 1e6)) - x0 - 12);
-    const group = svg("g");
-    group.append(
-      svg("rect", { x: x0, y: index * LANE + 4, width: Math.max(3, x1 - x0), height: LANE - 8, rx: 4, class: `bar-${bar.severity}${bar.isOpen ? "" : " ended"}` }),
-      svg("text", { x: x0 + 6, y: index * LANE + LANE / 2, "dominant-baseline": "middle", class: "bar-text" }, text),
-      svg("title", {}, `${lane.name}: ${bar.text}, since ${at(bar.fromNs)}: ${bar.evidence}`),
-    );
-    root.append(group);
-  }));
+  const middle = (lane: number, row = 0): number => (tops[lane] ?? 0) + row * ROW + (ROW + LANE_GAP) / 2;
+  lanes.forEach((lane, index) => {
+    root.append(svg("text", { x: left - 8, y: middle(index), "text-anchor": "end", "dominant-baseline": "middle", class: "lane" }, fitted(lane.name, Math.floor((left - 10) / letters(7)))));
+    for (const { bar, row, x0, x1, textX, isLeft, letters: room } of placed[index] ?? []) {
+      const group = svg("g");
+      group.append(
+        svg("rect", { x: x0, y: middle(index, row) - ROW / 2 + 1, width: x1 - x0, height: ROW - 2, rx: 4, class: `bar-${bar.severity}${bar.isOpen ? "" : " ended"}` }),
+        svg("text", { x: textX, y: middle(index, row), "dominant-baseline": "middle", "text-anchor": isLeft ? "end" : "start", class: "bar-text" }, fitted(bar.text, room)),
+        svg("title", {}, `${lane.name}: ${bar.text}, since ${at(bar.fromNs)}${bar.evidence === "" ? "" : `: ${bar.evidence}`}`),
+      );
+      root.append(group);
+    }
+  });
   for (const arrow of lanes.flatMap((lane) => lane.arrows)) {
-    const [x0, y0, x1, y1] = [x(arrow.atNs / 1e6) + 6, arrow.fromLane * LANE + LANE / 2, x(arrow.toNs / 1e6) + 2, arrow.toLane * LANE + LANE / 2];
+    const rowOf = (lane: number, atNs: number): number => placed[lane]?.find(({ bar }) => bar.fromNs === atNs)?.row ?? 0;
+    const [x0, y0] = [x(arrow.atNs / 1e6) + 6, middle(arrow.fromLane, rowOf(arrow.fromLane, arrow.atNs))];
+    const [x1, y1] = [x(arrow.toNs / 1e6) + 2, middle(arrow.toLane, rowOf(arrow.toLane, arrow.toNs))];
     root.append(svg("path", { d: `M${x0} ${y0}C${x0 + 24} ${y0} ${x1 - 24} ${y1} ${x1} ${y1}`, class: "arrow" }), svg("circle", { cx: x1, cy: y1, r: 3, class: "arrow-end" }));
   }
   return root;
 }
 
-/** As much of a text as fits; "" where that says nothing. */
-function fitted(text: string, px: number): string {
-  const room = Math.floor(px / letters(7));
-  return text.length <= room ? text : room < 4 ? "" : `${text.slice(0, room - 1)}…`;
-}
+/** As many letters of a text as there is room for. */
+const fitted = (text: string, room: number): string => (text.length <= room ? text : room < 1 ? "" : `${text.slice(0, Math.max(1, room - 1))}…`);
 
 function gridLines(from: number, to: number, x: (ms: number) => number, height: number, width: number): SVGElement[] {
   const count = Math.max(2, Math.floor((width - leftOf()) / letters(110)));
