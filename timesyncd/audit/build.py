@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from timesyncd.audit import advice, bootstrap, buckets, groups, measured, remedies, transfers
+from timesyncd.audit import advice, bootstrap, buckets, groups, learning, measured, remedies, transfers
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.mesh_remedies import MeshReplay, mesh_gains, mesh_replay
@@ -376,6 +376,7 @@ def _compared(before: Measured, after: Measured) -> BeforeAfter | None:
         overhead_change=_estimate(bootstrap.change(old, new, lambda b, a: a.overhead - b.overhead)),
         verdict=verdict,
         sentence=_sentence(verdict, ratio, (old, new)),
+        learning=learning.learning_reports(before.recording, after.recording),
     )
 
 

@@ -154,6 +154,7 @@ def summary(found: AuditReport, folder: Path) -> list[str]:
     ]
     if found.before_after is not None:
         lines.append(found.before_after.sentence)
+        lines += [one.sentence for one in found.before_after.learning]
     if (limit := limit_text(found)) is not None:
         lines.append(limit)
     best = next((remedy for remedy in found.remedies if remedy.gain is not None and remedy.gain >= 0.001), None)

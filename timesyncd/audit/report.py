@@ -11,6 +11,7 @@ from timesyncd.ipc.job_segment import Method
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.missing_ranks import HangCause
 from timesyncd.messages.node import Message
+from timesyncd.training.policy.learning import LearningVerdict, NoComparison
 
 Share = float
 
@@ -297,9 +298,32 @@ class ExposedPartsReport(Message):
     reason: str
 
 
+class LearningReport(Message):
+    """
+    How two recordings learn: the mean `loss` of both where both have it, `at` equal steps or equally long after the
+    first step, and `change`, their difference as a share of the loss before, with its 95 % interval; null: unknown.
+
+    `verdict`: "worse" where the loss is higher by more than 1 %, which is said by chance of at most one run in 100 for
+    which it is not so; "keeps_up" where it surely is not; "undecided": it scatters too much; "unknown", for `reason_code`
+    and `reason`. `values`: how many losses were compared.
+    """
+
+    loss: Literal["training", "validation"]
+    at: Literal["steps", "time"]
+    values: Int64
+    before: float | None
+    after: float | None
+    change: EstimateReport | None
+    verdict: LearningVerdict
+    reason_code: NoComparison | None
+    reason: str
+    sentence: str
+
+
 class BeforeAfter(Message):
     """
     Two recordings compared: `step_ratio` is the step time after over before, `overhead_change` is after minus before.
+    `learning`: their losses, where the ranks recorded any.
     """
 
     job: str
@@ -312,6 +336,7 @@ class BeforeAfter(Message):
     overhead_change: EstimateReport
     verdict: Literal["faster", "slower", "no_difference", "too_few_steps"]
     sentence: str
+    learning: list[LearningReport] = Field(default_factory=list)
 
 
 class UnmeteredCallsReport(Message):

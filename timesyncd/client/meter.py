@@ -19,7 +19,16 @@ from weakref import WeakSet
 from timesyncd.client.local import LocalSignals, LocalSums
 from timesyncd.client.numbering import NO_KEY, Numbering
 from timesyncd.client.recorder import Recorder
-from timesyncd.ipc.job_datagram import MARK_SIZE, MAX_MARKS, Header, Kind, encode_header, pack_mark, unpack_marks
+from timesyncd.ipc.job_datagram import (
+    MARK_SIZE,
+    MAX_MARKS,
+    Header,
+    Kind,
+    encode_header,
+    loss_word,
+    pack_mark,
+    unpack_marks,
+)
 
 #: At most ten datagrams a second: the kernel's queue holds ten by default, shared by all ranks of a node.
 SEND_INTERVAL_NS = 100_000_000
@@ -302,6 +311,16 @@ class Meter:
         """The parameters that this step used were `updates` updates behind."""
         now_ns = _realtime_ns()
         self._mark_own(step, Kind.STALENESS, now_ns, now_ns, updates)
+
+    def record_loss(self, step: int, loss: float) -> None:
+        """This rank's training loss in this step, with which `timesyncd audit --before` compares how two runs learn."""
+        now_ns = _realtime_ns()
+        self._mark_own(step, Kind.LOSS, now_ns, now_ns, loss_word(loss))
+
+    def record_validation(self, step: int, loss: float) -> None:
+        """A loss on held-out data after this step."""
+        now_ns = _realtime_ns()
+        self._mark_own(step, Kind.VALIDATION, now_ns, now_ns, loss_word(loss))
 
     def record_send(self, step: int, message: int, bytes: int = 0) -> None:
         """A message was given to the transport now. Its number is unique in the step; the receiver uses the same one."""

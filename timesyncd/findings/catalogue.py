@@ -327,6 +327,17 @@ CATALOGUE: dict[str, FindingKind] = {
         "look for what changes parameters or gradients on some ranks only: another seed, a skipped update, "
         "faulty memory; return to an earlier checkpoint",
     ),
+    "loss-not-finite": FindingKind(
+        "warning",
+        "a loss or a gradient of a training job is not finite",
+        "look at the data and the learning rate of the named rank at that step; return to a checkpoint from before it",
+    ),
+    "learns-worse": FindingKind(
+        "warning",
+        "a training job's loss is higher than that of its reference at equal steps",
+        "return to the policy or compression of the reference (timesyncd policy JOB bsp), or average more often; auto "
+        "does so by itself",
+    ),
     "rank-missing": FindingKind(
         "warning",
         "ranks of a training job have waited for others for ten seconds and ten usual steps, or more",

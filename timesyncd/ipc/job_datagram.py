@@ -8,6 +8,7 @@ schemas/joblink.md specifies them byte by byte. Every change of a layout increme
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from dataclasses import dataclass
 from enum import Flag, IntEnum, auto
@@ -62,6 +63,8 @@ class Trait(Flag):
     MESSAGE = auto()
     #: The hub keeps it in the window of the job's newest steps.
     IN_STEP = auto()
+    #: A number of the training, made up to some steps later: no sign of where the rank is.
+    VALUE = auto()
 
     NONE = 0
     ANY_COLLECTIVE = COLLECTIVE | WAITED_FOR | IN_STEP
@@ -103,6 +106,9 @@ class Kind(IntEnum):
     ARRIVAL = 19, "arrival", Trait.NONE
     ALIVE = 20, "alive", Trait.NONE
     LEFT = 21, "left", Trait.NONE
+    LOSS = 22, "loss", Trait.VALUE
+    VALIDATION = 23, "validation", Trait.VALUE
+    LEARNING = 24, "learning", Trait.VALUE
 
     def __new__(cls, number: int, label: str = "", traits: Trait = Trait.NONE) -> Self:
         kind = int.__new__(cls, number)
@@ -117,6 +123,26 @@ def kinds_with(trait: Trait) -> frozenset[Kind]:
 
 
 _LABELS = {int(kind): kind.label for kind in Kind}
+
+
+def loss_word(loss: float) -> int:
+    """A loss as the number that a mark has: the octets of a single-precision float, which is at least 0."""
+    try:
+        octets = struct.pack("<f", loss)
+    except OverflowError:
+        octets = struct.pack("<f", math.copysign(math.inf, loss))
+    return int.from_bytes(octets, "little")
+
+
+def loss_of(word: int) -> float:
+    """
+    The loss in a mark. It may be infinite or no number: so the job computed it. Any local user can send any number: one
+    that no loss is written as is no number either.
+    """
+    if not 0 <= word < 1 << 32:
+        return math.nan
+    loss: float = struct.unpack("<f", word.to_bytes(4, "little"))[0]
+    return loss
 
 
 def kind_text(number: int) -> str:
@@ -155,7 +181,8 @@ class Mark:
     of the parameters. ARRIVAL: since `arrival_ns` the rank is inside a synchronization, and still was at `end_ns`;
     `bytes` is that one's kind, `sync` how many of its kind came before it in the step. ALIVE: at `end_ns` the rank's
     process ran, and was inside none. LEFT: at `end_ns` it closed its job; `bytes` 1: after an error that it did not
-    handle.
+    handle. LOSS and VALIDATION: `bytes` is the loss of the step, as `loss_word` writes it. LEARNING: so is
+    the least share by which the loss is above its reference's; NaN: it is not.
     """
 
     step: Int64

@@ -14,6 +14,7 @@ from itertools import islice
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import Kind, Mark, Trait, job_id, kinds_with
 from timesyncd.jobs.arrivals import StepMark, Sync, compare, widest_skew_sync
+from timesyncd.jobs.losses import JobLosses
 from timesyncd.jobs.missing_ranks import SIGNS, Presence
 from timesyncd.jobs.ranks import (
     BatchNumbers,
@@ -105,6 +106,7 @@ COLLECTIVES = kinds_with(Trait.COLLECTIVE)
 REQUESTS = kinds_with(Trait.REQUEST)
 MESSAGES = kinds_with(Trait.MESSAGE)
 IN_STEP = kinds_with(Trait.IN_STEP)
+VALUES = kinds_with(Trait.VALUE)
 
 
 @dataclass
@@ -140,6 +142,7 @@ class JobRun:
     batches: int = 0
     flows: Flows = field(init=False)
     replicas: Replicas = field(default_factory=Replicas)
+    losses: JobLosses = field(default_factory=JobLosses)
 
     def __post_init__(self) -> None:
         self.flows = Flows(self.window_steps)
@@ -206,7 +209,7 @@ class JobRun:
     def _update_presence(self, batch: MarkBatch) -> None:
         """By the batch's signs, after the newest of its other marks."""
         signs = [mark for mark in batch.marks if mark.kind in SIGNS]
-        others = [mark for mark in batch.marks if mark.kind not in SIGNS]
+        others = [mark for mark in batch.marks if mark.kind not in SIGNS | VALUES]
         presence = self.presence.get(batch.rank, Presence())
         if others:
             presence = presence.updated(max(others, key=lambda mark: mark.end_ns))
@@ -262,6 +265,8 @@ class JobRun:
             self.flows.put_staleness(rank, mark.bytes)
         elif mark.kind == Kind.REPLICA:
             self.replicas.put(rank, mark.step, mark.bytes)
+        elif mark.kind in VALUES:
+            self.losses.put(rank, mark)
         return None
 
     def _add_collective(self, received: ReceivedMark, now_ns: int) -> bool | None:

@@ -29,6 +29,7 @@ _IDLE_PART = 0.5
 #: A sentence lists so many ranks before "and others".
 MAX_RANKS_LISTED = 8
 
+_VALUES = kinds_with(Trait.VALUE)
 _NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)
 _BUCKETS = kinds_with(Trait.BUCKET)
 
@@ -64,6 +65,8 @@ class Presence:
 
     def updated(self, mark: Mark) -> Presence:
         """With this mark, in whatever order marks come."""
+        if mark.kind in _VALUES:
+            return self
         if mark.kind in SIGNS:
             inside = self.current
             if inside is not None and inside.kind == Kind.ARRIVAL and mark.kind == Kind.LEFT and mark.bytes:

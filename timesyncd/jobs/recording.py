@@ -36,6 +36,15 @@ class ServerRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class LossMark:
+    """One rank's loss in the step with this key, on training data or on held-out data."""
+
+    step: int
+    loss: float
+    is_validation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RankRecord:
     """
     One rank over the whole recording: the marks that it lost, and the cost of metering in the `metered_ns` since it
@@ -54,7 +63,7 @@ class Recording:
     """
     Synchronizations in the order of (step key, sync), and by rank its steps and its requests, in order. A rank without
     any mark is in none of them. `notes`: sentences about what was not read. `calls`: what the ranks issued with and
-    without a mark; None: unknown.
+    without a mark; None: unknown. `losses`: by rank, of the recording's files alone; a hub keeps none.
     """
 
     job: str
@@ -67,6 +76,7 @@ class Recording:
     notes: Sequence[str] = ()
     calls: IssuedCallCounts | None = None
     groups: GroupRecording | None = None
+    losses: Mapping[int, Sequence[LossMark]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> dict[int, str]:

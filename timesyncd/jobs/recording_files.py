@@ -20,19 +20,20 @@ from timesyncd.client.api import get_json
 from timesyncd.config import read_file, validation_text
 from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.group_marks import GROUP_SUFFIX
-from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
+from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, loss_of, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
 from timesyncd.jobs.group_recording import GroupRecording, block_places, recorded_groups
 from timesyncd.jobs.issued_calls import read_calls
 from timesyncd.jobs.joining import STEP_CLOSED_AFTER_NS, Jobs
 from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.ranks import node_name
-from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
+from timesyncd.jobs.recording import LossMark, RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.messages.jobs import MarkBatch
 from timesyncd.units import duration_text
 
 COLLECTIVES = kinds_with(Trait.COLLECTIVE)
 REQUESTS = kinds_with(Trait.REQUEST)
+LOSSES = frozenset({Kind.LOSS, Kind.VALIDATION})
 
 #: The most marks that are read of a job, the newest: ten minutes of steps of 100 ms with ten synchronizations each, of
 #: eight ranks.
@@ -194,6 +195,7 @@ def join(files: Sequence[RankFile]) -> Recording:
         requests={rank: requests for rank, each in kept.items() if (requests := _requests(each, after))},
         notes=tuple(_notes(len(files) - len(run), _apart_ns(run), after)),
         groups=_groups(ranks, newest.world_size, after),
+        losses={rank: losses for rank, each in kept.items() if (losses := _losses(each, after))},
     )
 
 
@@ -286,6 +288,11 @@ def _steps(part: _FilePart, after: int) -> list[StepMark]:
         ),
         key=lambda mark: mark.step,
     )
+
+
+def _losses(part: _FilePart, after: int) -> list[LossMark]:
+    marks = part.marks(LOSSES, after)
+    return [LossMark(mark.step, loss_of(mark.bytes), mark.kind == Kind.VALIDATION) for mark in marks]
 
 
 def _requests(part: _FilePart, after: int) -> list[ServerRequest]:

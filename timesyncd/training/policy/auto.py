@@ -218,7 +218,7 @@ class Controller:
         lowest, lowest_error = self._lowest = min(self._lowest, (mean, error))
         if not is_guarded or mean - lowest <= max(MAX_LOSS_RISE, MAX_LOSS_ERRORS * math.hypot(error, lowest_error)):
             return None
-        return self._restrain(f"the loss rose from {math.exp(lowest):.3g} to {math.exp(mean):.3g}")
+        return self.restrain(f"the loss rose from {math.exp(lowest):.3g} to {math.exp(mean):.3g}")
 
     def _is_guarded(self) -> bool:
         """Whether the choice in force may learn worse than BSP."""
@@ -238,10 +238,10 @@ class Controller:
         if self._risen < VALIDATIONS_RISEN:
             return None
         self._risen = 0
-        return self._restrain(f"the validation loss rose from {best:.4g} to {loss:.4g}")
+        return self.restrain(f"the validation loss rose from {best:.4g} to {loss:.4g}")
 
-    def _restrain(self, reason: str) -> Choice | None:
-        """One step back towards BSP, because the loss rose."""
+    def restrain(self, reason: str) -> Choice | None:
+        """One step back towards BSP, because the loss rose, or is above that of the job's reference."""
         self._losses.clear()
         self._lowest = math.inf, 0.0
         if self._stage is _Stage.ADAPTIVE:

@@ -47,7 +47,8 @@ class SpanSum:
 class StepSummary:
     """
     The measurements since the last summary; the fields are those of `Row`. `unfit_ago`: how many steps ago the first
-    loss was that is not finite; None: there was none.
+    loss was that is not finite; None: there was none. `losses`: of each step that began with common parameters, how many
+    steps ago it was, and its loss.
     """
 
     compute_ns: int
@@ -57,6 +58,7 @@ class StepSummary:
     jump: float
     unfit_ago: int | None
     validation: float = math.nan
+    losses: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -153,15 +155,17 @@ class StepTimer:
             (step, next(known) if isinstance(loss, torch.Tensor) else loss, is_common)
             for step, loss, is_common in self._losses
         ]
+        common = [(step, loss) for step, loss, is_common in losses[self._reported :] if is_common]
         durations_ns = [found for found in self._reached() if found is not None]
         summary = StepSummary(
             compute_ns=int(statistics.median(whole - waited for whole, waited in durations_ns)) if durations_ns else 0,
             wait_ns=sum(waited for _, waited in durations_ns) // max(1, len(durations_ns)),
             transfer_ns=min(self._transfers_ns(), default=None),
-            loss=_mean([loss for _, loss, is_common in losses[self._reported :] if is_common]),
+            loss=_mean([loss for _, loss in common]),
             jump=_jump(losses),
             unfit_ago=next((self._step - step for step, loss, _ in losses if not math.isfinite(loss)), None),
             validation=self._validation,
+            losses=tuple((self._step - step, loss) for step, loss in common),
         )
         self._validation = math.nan
         # The first loss of the next summary is compared with this one, which counts once.

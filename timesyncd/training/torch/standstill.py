@@ -15,6 +15,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from timesyncd.client.torch.peer_loss import peer_loss_text
 from timesyncd.errors import SyncError
 
 _log = logging.getLogger(__name__)
@@ -295,6 +297,29 @@ def _own_store() -> Any:
         return store.clone()
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
+
+
+class SyncErrors:
+    """
+    What a synchronization raises as RuntimeError becomes a SyncError, which names what was done, and the cause where one
+    is found.
+
+    `where`: the job, the rank and the step, for people. `checks`: what finds the cause.
+    """
+
+    def __init__(self, where: Callable[[], str], *checks: Callable[[], None]) -> None:
+        self._where, self._checks = where, checks
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            self.raise_cause(error)
+            raise SyncError(f"{self._where()}: {peer_loss_text(what, error)}") from error
+
+    def raise_cause(self, error: RuntimeError) -> None:
+        raise_cause(error, *self._checks)
 
 
 def raise_cause(error: RuntimeError, *checks: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from timesyncd.client.job import Job
 from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch.metering import meter_ddp, metered
-from timesyncd.client.torch.peer_loss import peer_loss_text, policies_in_force
+from timesyncd.client.torch.peer_loss import policies_in_force
 from timesyncd.client.torch.stamps import times_of
 from timesyncd.client.torch.steps import Record, steps_of
 from timesyncd.errors import SyncError
@@ -49,6 +50,7 @@ from timesyncd.training.torch.actions import (
 from timesyncd.training.torch.agreement import StepAgreement
 from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, local_gradient
 from timesyncd.training.torch.batches import Batches
+from timesyncd.training.torch.learning import Learning
 from timesyncd.training.torch.measurements import Dissimilarity, SpanSum, StepTimer
 from timesyncd.training.torch.notices import Notices
 from timesyncd.training.torch.optimizers import known_rate, learning_rate, new_controller
@@ -66,7 +68,7 @@ from timesyncd.training.torch.replicas import (
 from timesyncd.training.torch.report import Change, Report
 from timesyncd.training.torch.rows import RowExchange
 from timesyncd.training.torch.scaler import ScalerWatch
-from timesyncd.training.torch.standstill import Place, RankPosition, Standstill, raise_cause
+from timesyncd.training.torch.standstill import Place, RankPosition, Standstill, SyncErrors
 from timesyncd.training.torch.topology_groups import TwoLevel
 
 _log = logging.getLogger(__name__)
@@ -90,11 +92,13 @@ class Synchronizer:
         steps_per_epoch: int | None,
         levels: Levels | None,
         balance: bool = False,
+        reference: Path | str | None = None,
     ) -> None:
         self._job, self._ddp, self._optimizer = job, ddp, optimizer
         rows = row_group()
         with collective_errors("making the group of the averagings", range(rows.size())):
             self._group = group_apart(ddp.process_group, rows)
+            self._learning = Learning(job, reference, rows)
         self._groups = TwoLevel(levels, ddp.process_group) if levels is not None and len(levels) > 1 else None
         replicas = dist.get_process_group_ranks(ddp.process_group)
         self.batches = Batches(self._group.rank(), replicas, balance, rows.size())
@@ -119,6 +123,8 @@ class Synchronizer:
         self._passes = Passes(ddp, self._forward)
         self._agreement = StepAgreement(self._exchange, self._passes, self._notices)
         self._standstill = Standstill(self._position, lambda: replicas if self._passes.reduces else ())
+        checks = self._exchange.check_arrived, self._standstill.find_cause
+        self._as_sync_error = SyncErrors(lambda: f"job {job.name}, rank {job.rank}, step {self.step}", *checks)
         self._scalers = ScalerWatch(optimizer, self.skip_update)
         # Registered before the meter's hooks, which end the step: what these do is part of the step.
         self._hooks = [
@@ -245,7 +251,9 @@ class Synchronizer:
             for step in self._schedule.take_remaining():
                 self._exchange.receive(step)
             (losses,) = read_together(self._timer.unread)
-            self._notices.measure(self._schedule.step, self._timer.summarize(losses).unfit_ago)
+            summary = self._timer.summarize(losses)
+            self._notices.measure(self._schedule.step, summary.unfit_ago)
+            self._learning.mark(summary, self._schedule.step, self._notices.unfit)
             self._agreement.confirm(self._schedule.last_row())
             if replicas_diverge(self._schedule.strategy.policy):
                 with contextlib.suppress(
@@ -269,7 +277,7 @@ class Synchronizer:
             return
         self._detach()
         if isinstance(error, RuntimeError):
-            self._raise_cause(error)
+            self._as_sync_error.raise_cause(error)
 
     def state_dict(self) -> dict[str, Any]:
         """
@@ -328,6 +336,7 @@ class Synchronizer:
         policy = strategy.policy
         self._have_diverged |= replicas_diverge(policy)
         self.batches.begin_strategy(strategy)
+        self._learning.begin_strategy(strategy, self._schedule.step)
         if changes_interval_only(former, strategy) and isinstance(self._action, AverageParameters):
             self._action.set_delay(policy.delay if isinstance(policy, LocalSGD) else 0)
             return
@@ -433,7 +442,10 @@ class Synchronizer:
             self._start(requested, ChangeReason.REQUESTED, "requested by rank 0's script or plan")
             return
         for rows in self._rows:
-            choice = None if self._controller is None else self._controller.update(rows)
+            worse = self._learning.update(rows, self._schedule.step - 1)
+            if self._controller is None:
+                continue
+            choice = self._controller.update(rows) if worse is None else self._controller.restrain(worse)
             if choice is not None:
                 chosen = parse_policy(choice.text)
                 self._prepare_change(chosen)
@@ -478,6 +490,7 @@ class Synchronizer:
         replica, replica_round = self._replicas.take_hash(hashed)
         summary = self._timer.summarize(losses)
         self._notices.measure(self._schedule.step, summary.unfit_ago, norm)
+        self._learning.mark(summary, self._schedule.step, self._notices.unfit)
         return Row(
             step=self._schedule.step,
             rounds=self._schedule.rounds,
@@ -542,18 +555,6 @@ class Synchronizer:
             place=Place.ELSEWHERE if awaited is None else Place.EXCHANGE,
         )
 
-    def _raise_cause(self, error: RuntimeError) -> None:
-        raise_cause(error, self._exchange.check_arrived, self._standstill.find_cause)
-
-    @contextlib.contextmanager
-    def _as_sync_error(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            self._raise_cause(error)
-            where = f"job {self._job.name}, rank {self._job.rank}, step {self._schedule.step}"
-            raise SyncError(f"{where}: {peer_loss_text(what, error)}") from error
-
     def _detach(self) -> None:
         policies_in_force.discard(self)
         for hook in self._hooks:
@@ -575,6 +576,7 @@ def synchronized(
     steps_per_epoch: int | None = None,
     levels: Levels | None = None,
     balance: bool = False,
+    reference: Path | str | None = None,
 ) -> Synchronizer:
     """
     Let a policy decide when the replicas of a DistributedDataParallel module synchronize. The training loop stays as it
@@ -586,12 +588,13 @@ def synchronized(
 
     Both may be those that accelerate's `prepare` returned. `policy`: text as docs/policies.md describes it. `steps_per_epoch`: only fedavg needs it. `levels`: which ranks of
     the module's group are near each other (`near_ranks`); near ranks sum first, where nothing is compressed. `balance`:
-    `batches.part` deals a global batch by the ranks' measured speeds; `batches.weigh` weights the loss. Raises
-    ValueError for an invalid policy, TypeError for a module that is not wrapped in DistributedDataParallel.
+    `batches.part` deals a global batch by the ranks' measured speeds; `batches.weigh` weights the loss. `reference`: the
+    folder of a former run's recording, whose losses the job is compared with; rank 0's counts. Raises ValueError for an invalid policy, TypeError for a module that is not wrapped in DistributedDataParallel.
     """
     module = getattr(ddp, "_orig_mod", ddp)
     if not isinstance(module, DistributedDataParallel):
         raise TypeError(f"the module is a {type(module).__name__}; wrap it in DistributedDataParallel first")
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # accelerate's wrapper around the optimizer that updates
         optimizer = getattr(optimizer, "optimizer", optimizer)
-    return Synchronizer(job, module, optimizer, parse_collective_policy(policy), steps_per_epoch, levels, balance)
+    parsed = parse_collective_policy(policy)
+    return Synchronizer(job, module, optimizer, parsed, steps_per_epoch, levels, balance, reference)
