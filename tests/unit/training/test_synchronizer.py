@@ -128,4 +128,4 @@ def test_auto_learns_of_the_validation_the_rate_and_the_optimizer(job: Job) -> N
             torch.autograd.backward(ddp(torch.ones(1, 2)).square().sum())
             optimizer.step()
         known = vars(sync._controller)
-    assert (known["_best_validation"], known["_is_adaptive"], known["_is_rising"]) == (1.5, True, True)
+    assert (known["_best_validation"], known["_stage"].value, known["_is_rising"]) == (1.5, "adaptive", True)
