@@ -109,6 +109,7 @@ class Kind(IntEnum):
     LOSS = 22, "loss", Trait.VALUE
     VALIDATION = 23, "validation", Trait.VALUE
     LEARNING = 24, "learning", Trait.VALUE
+    OWN_TIME = 25, "own_time", Trait.IN_STEP
 
     def __new__(cls, number: int, label: str = "", traits: Trait = Trait.NONE) -> Self:
         kind = int.__new__(cls, number)
@@ -183,6 +184,9 @@ class Mark:
     process ran, and was inside none. LEFT: at `end_ns` it closed its job; `bytes` 1: after an error that it did not
     handle. LOSS and VALIDATION: `bytes` is the loss of the step, as `loss_word` writes it. LEARNING: so is
     the least share by which the loss is above its reference's; NaN: it is not.
+    handle. OWN_TIME: the step of a rank that synchronizes in groups, from `arrival_ns` to `end_ns`. In all of them
+    together it only waited as long as from `begin_ns` to `end_ns`. `sync` is the number of its work: ranks with the
+    same number do the same; 0: unknown. `bytes` 1: calls have no mark, so for how long it waited is unknown.
     """
 
     step: Int64

@@ -37,6 +37,23 @@ class StepCost:
         return ratio(self.exposed_ns, self.elapsed_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnWait:
+    """
+    One rank's step, and for how long of it the rank only waited, in all groups together (None: unknown). Ranks with an
+    equal `work` do the same; 0: unknown.
+    """
+
+    elapsed_ns: int
+    waited_ns: int | None
+    work: int
+
+    @property
+    def own_ns(self) -> int | None:
+        """Without all waits."""
+        return None if self.waited_ns is None else self.elapsed_ns - self.waited_ns
+
+
 class StageCost(NamedTuple):
     """
     One stage of a step: all ranks reach synchronization `sync`, or leave it. It moves the frontier by `cost_ns`; `rank`
@@ -72,24 +89,37 @@ def step_cost(
     following: Sequence[Sync],
     marks: Mapping[int, StepMark],
     requests: Mapping[int, Sequence[Interval]],
+    own: Mapping[int, OwnWait] | None = None,
 ) -> StepCost:
     """
     The cost of a step. `syncs` are its synchronizations, `following` those of the next step, in order; `marks` are the
     step marks and `requests` the pushes and pulls, by rank.
 
     A rank's step lasts as its step mark says, else from its first arrival to its first arrival in the next step. A rank
-    is left out where it lacks a mark of one of the synchronizations, or its clock was stepped meanwhile.
+    is left out where it lacks a mark of one of the synchronizations, or its clock was stepped meanwhile. Where ranks
+    state their `own` waits these count, and other ranks are left out; where one does not know its own, nothing is
+    known of the step.
     """
+    own = own or {}
+    if any(each.waited_ns is None for each in own.values()):
+        return StepCost(step, {}, 0, 0)
     ranks = {}
-    for rank in {rank for sync in syncs for rank in sync.arrivals} | marks.keys():
+    for rank in {rank for sync in syncs for rank in sync.arrivals} | marks.keys() | own.keys():
         arrivals = [sync.arrivals.get(rank) for sync in syncs]
         after = following[0].arrivals.get(rank) if following else None
-        cost = _rank_cost(arrivals, after, marks.get(rank), requests.get(rank, ()))
+        if own:
+            cost = _own_cost(own[rank]) if rank in own else None
+        else:
+            cost = _rank_cost(arrivals, after, marks.get(rank), requests.get(rank, ()))
         if cost is not None:
             ranks[rank] = cost
     return StepCost(
         step, ranks, sum(cost.exposed_ns for cost in ranks.values()), sum(cost.elapsed_ns for cost in ranks.values())
     )
+
+
+def _own_cost(own: OwnWait) -> RankCost | None:
+    return RankCost(own.waited_ns, own.elapsed_ns) if own.waited_ns is not None and own.elapsed_ns > 0 else None
 
 
 def _rank_cost(

@@ -14,6 +14,7 @@ from itertools import islice
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import Kind, Mark, Trait, job_id, kinds_with
 from timesyncd.jobs.arrivals import StepMark, Sync, compare, widest_skew_sync
+from timesyncd.jobs.exposed import OwnWait
 from timesyncd.jobs.losses import JobLosses
 from timesyncd.jobs.missing_ranks import SIGNS, Presence
 from timesyncd.jobs.ranks import (
@@ -209,7 +210,7 @@ class JobRun:
     def _update_presence(self, batch: MarkBatch) -> None:
         """By the batch's signs, after the newest of its other marks."""
         signs = [mark for mark in batch.marks if mark.kind in SIGNS]
-        others = [mark for mark in batch.marks if mark.kind not in SIGNS | VALUES]
+        others = [mark for mark in batch.marks if mark.kind not in SIGNS | VALUES | {Kind.OWN_TIME}]
         presence = self.presence.get(batch.rank, Presence())
         if others:
             presence = presence.updated(max(others, key=lambda mark: mark.end_ns))
@@ -259,6 +260,8 @@ class JobRun:
             return self._add_step(mark, rank)
         if mark.kind in REQUESTS:
             self._add_request(mark, rank)
+        elif mark.kind == Kind.OWN_TIME:
+            self._add_own(mark, rank)
         elif mark.kind in MESSAGES:
             self._add_message(received, now_ns)
         elif mark.kind == Kind.STALENESS:
@@ -324,6 +327,11 @@ class JobRun:
                 self.flows.responses.append(mark.end_ns - mark.begin_ns)
             else:
                 self.refused += 1
+
+    def _add_own(self, mark: Mark, rank: int) -> None:
+        if mark.step > self.steps.forgotten and mark.arrival_ns <= mark.begin_ns <= mark.end_ns:
+            waited_ns = None if mark.bytes else mark.end_ns - mark.begin_ns
+            self.steps.put_own(rank, mark.step, OwnWait(mark.end_ns - mark.arrival_ns, waited_ns, mark.sync))
 
     def _add_message(self, received: ReceivedMark, now_ns: int) -> None:
         key = (received.mark.step, received.mark.sync)

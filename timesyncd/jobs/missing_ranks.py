@@ -65,7 +65,7 @@ class Presence:
 
     def updated(self, mark: Mark) -> Presence:
         """With this mark, in whatever order marks come."""
-        if mark.kind in _VALUES:
+        if mark.kind in _VALUES or mark.kind == Kind.OWN_TIME:  # the latter comes with the step's own mark
             return self
         if mark.kind in SIGNS:
             inside = self.current

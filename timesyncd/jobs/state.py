@@ -18,6 +18,7 @@ from timesyncd.jobs.exposed import RankCost, StepCost, ratio
 from timesyncd.jobs.joining import JobRun, newest_of
 from timesyncd.jobs.late_place import late_place
 from timesyncd.jobs.missing_ranks import Presence
+from timesyncd.jobs.own_waits import OwnComparison, compare_own
 from timesyncd.jobs.ranks import Flows
 from timesyncd.jobs.rare_waits import RareWaits, rare_waits
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
@@ -32,6 +33,9 @@ MAX_INT64 = 2**63 - 1
 #: The most stragglers and pairs of ranks that are published, the worst first.
 MAX_STRAGGLERS = 32
 MAX_PUBLISHED_DELAYS = 100
+
+#: A verdict lists so many ranks.
+MAX_NAMED = 8
 
 #: The analysis of jobs takes at most one part in so many of the time: the daemon has clocks to poll.
 ANALYSIS_PART = 20
@@ -58,7 +62,7 @@ class JobAnalysis:
     """
     The analysis of a job's window. `newest` is the synchronization with the widest skew of the newest complete step.
     `barriers` are on the nodes' own clocks, whatever the method of the attribution is. `place`: where the worst
-    straggler loses its time; "" without one.
+    straggler loses its time; "" without one. `own`: of a job that synchronizes in groups.
     """
 
     attribution: Attribution
@@ -71,6 +75,21 @@ class JobAnalysis:
     place: str
     flows: Mapping[str, object]
     update_latency_p50_ns: int | None
+    own: OwnComparison | None
+
+    @property
+    def step(self) -> int | None:
+        """The newest complete one."""
+        if self.own is not None:
+            return self.own.step
+        return None if self.newest is None else self.newest.step
+
+    @property
+    def stragglers(self) -> Sequence[Straggler]:
+        """The worst first."""
+        if self.own is None:
+            return self.attribution.stragglers
+        return () if self.own.slow is None else (self.own.slow,)
 
 
 def analyse(job: JobRun, nodes: Mapping[int, str]) -> JobAnalysis:
@@ -88,8 +107,18 @@ def analyse(job: JobRun, nodes: Mapping[int, str]) -> JobAnalysis:
         barriers=[sync for sync in syncs if sync.kind == Kind.BARRIER],
         place=_place(job, syncs, attribution.stragglers),
         update_latency_p50_ns=median(list(_update_latencies_ns(job))),
+        own=_compared_own(job),
         flows=_flow_figures(job.flows),
     )
+
+
+def _compared_own(job: JobRun) -> OwnComparison | None:
+    """By the newest steps of which all marks may be there."""
+    if not job.has_all_ranks:
+        return None
+    newest = len(job.steps.newest(MAX_ANALYSED_MARKS, lambda record: len(record.own)))
+    records = islice(job.steps.records_from(0), len(job.steps) - newest, None)
+    return compare_own([(step, record.own) for step, record in records], job.world_size)
 
 
 def _place(job: JobRun, syncs: Sequence[Sync], stragglers: Sequence[Straggler]) -> str:
@@ -160,9 +189,9 @@ def job_figures(job: JobRun, analysis: JobAnalysis) -> dict[str, object]:
     window, attribution, costs = analysis.window, analysis.attribution, analysis.costs
     verdict = _verdict(job, analysis)
     comparison = analysis.newest.comparison if analysis.newest is not None else None
-    sure = [straggler.rank for straggler in attribution.stragglers if straggler.verdict == "straggler"]
+    sure = [straggler.rank for straggler in analysis.stragglers if straggler.verdict == "straggler"]
     fields = {
-        "step": analysis.newest.step if analysis.newest is not None else None,
+        "step": analysis.step,
         "steps_complete": job.complete,
         "steps_incomplete": job.incomplete,
         "marks_repeated": job.repeated,
@@ -185,7 +214,7 @@ def job_figures(job: JobRun, analysis: JobAnalysis) -> dict[str, object]:
         "update_latency_p50_ns": analysis.update_latency_p50_ns,
         "last_rank": comparison.last_rank if comparison is not None else None,
         "straggler_rank": sure[0] if sure else None,
-        "stragglers": [_straggler_state(job, each) for each in attribution.stragglers[:MAX_STRAGGLERS]],
+        "stragglers": [_straggler_state(job, each) for each in analysis.stragglers[:MAX_STRAGGLERS]],
         "method": attribution.method,
         "clock_bound_ns": attribution.clock_bound_ns,
         "trusted": attribution.trusted,
@@ -273,6 +302,8 @@ def _rounded(share: float | None) -> float | None:
 
 def _verdict(job: JobRun, analysis: JobAnalysis) -> CodedReason[VerdictCode]:
     """Which rank is late, where, and what it costs, or why that is unknown."""
+    if analysis.own is not None:
+        return _own_verdict(job, analysis.own)
     newest = analysis.newest
     if newest is None:
         text = f"inconclusive: no step has the marks of all {job.world_size} ranks yet"
@@ -296,6 +327,38 @@ def _verdict(job: JobRun, analysis: JobAnalysis) -> CodedReason[VerdictCode]:
         return CodedReason(VerdictCode.SKEW_WITHIN_CLOCK_ERROR, text)
     text = f"rank {comparison.last_rank} was last in step {step_text(newest.step)}; no rank is late persistently{by}"
     return CodedReason(VerdictCode.NO_STRAGGLER, text)
+
+
+def _own_verdict(job: JobRun, own: OwnComparison) -> CodedReason[VerdictCode]:
+    """Of ranks that synchronize in groups, compared by their own time."""
+    if own.unknown:
+        text = f"unknown: {_named(own.unknown)} has calls without a mark, more than one in a hundred, in which it may have waited"
+        return CodedReason(VerdictCode.CALLS_NOT_METERED, text)
+    if own.slow is not None:
+        worst = own.slow
+        cost = f"it cost {duration_text(worst.exposed_ns)} in the window" if worst.exposed_ns else "it cost nothing"
+        text = (
+            f"rank {worst.rank} ({job.ranks[worst.rank].newest.node}) takes {duration_text(worst.lateness_p50_ns)} a step longer "
+            f"than the ranks that do the same work, without all that each waited; {cost}"
+        )
+        return CodedReason(VerdictCode.STRAGGLER, text)
+    if own.together:
+        text = f"inconclusive: {_named(own.together)} are slow together, as with more data, so none is named"
+        return CodedReason(VerdictCode.SLOW_TOGETHER, text)
+    if own.alone:
+        text = f"inconclusive: no other rank does the same work as {_named(own.alone)}, so lateness and more work look the same"
+        return CodedReason(VerdictCode.NOTHING_ALIKE, text)
+    if own.may_be_chance:
+        text = f"inconclusive: a rank takes longer in most of {own.compared_steps} steps, but chance looks the same in so few"
+        return CodedReason(VerdictCode.LATENESS_MAY_BE_CHANCE, text)
+    text = "no rank takes persistently longer than the ranks that do the same work"
+    return CodedReason(VerdictCode.NO_STRAGGLER, text)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:MAX_NAMED]))
+    more = f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
 
 
 def _straggler_verdict(job: JobRun, analysis: JobAnalysis) -> CodedReason[VerdictCode]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from timesyncd.ipc.job_datagram import split_step
 from timesyncd.jobs.arrivals import StepMark, Sync
-from timesyncd.jobs.exposed import Interval, StepCost, ratio, step_cost
+from timesyncd.jobs.exposed import Interval, OwnWait, StepCost, ratio, step_cost
 
 NOTHING_FORGOTTEN = -1
 
@@ -23,13 +23,14 @@ MAX_REQUESTS = 256
 @dataclass
 class StepRecord:
     """
-    One step. `marks` and `requests` (pushes and pulls) are by rank. `size` counts all its marks; `cost` None: not
+    One step. `marks`, `requests` (pushes and pulls) and `own` are by rank. `size` counts all its marks; `cost` None: not
     computed since a change.
     """
 
     syncs: dict[int, Sync] = field(default_factory=dict)
     marks: dict[int, StepMark] = field(default_factory=dict)
     requests: dict[int, list[Interval]] = field(default_factory=dict)
+    own: dict[int, OwnWait] = field(default_factory=dict)
     size: int = 1
     cost: StepCost | None = None
 
@@ -103,6 +104,12 @@ class JobWindow:
     def step_mark(self, rank: int, step: int) -> StepMark | None:
         record = self._records.get(step)
         return None if record is None else record.marks.get(rank)
+
+    def put_own(self, rank: int, step: int, own: OwnWait) -> None:
+        """The first one of a rank and a step counts."""
+        record = self._records.get(step)
+        if record is None or rank not in record.own:
+            self._changed_record(step, 1).own[rank] = own
 
     def put_request(self, rank: int, step: int, request: Interval) -> bool:
         """False: the request is refused, there are too many."""
@@ -199,5 +206,5 @@ class JobWindow:
             following: Sequence[Sync] = (
                 self._records[self._order[at + 1]].in_order() if at + 1 < len(self._order) else ()
             )
-            record.cost = step_cost(step, record.in_order(), following, record.marks, record.requests)
+            record.cost = step_cost(step, record.in_order(), following, record.marks, record.requests, record.own)
         return record.cost

@@ -31,6 +31,9 @@ class VerdictCode(Code):
     NO_WAIT_FOR_ALL_RANKS = "no_wait_for_all_ranks"
     CLOCK_STEPPED = "clock_stepped"
     CLOCK_ERROR_UNKNOWN = "clock_error_unknown"
+    SLOW_TOGETHER = "slow_together"
+    NOTHING_ALIKE = "nothing_alike"
+    CALLS_NOT_METERED = "calls_not_metered"
 
 
 class PhaseReason(Code):

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from timesyncd.client.group_meter import GroupMeter
+from timesyncd.client.step_waits import StepWaits
 from timesyncd.ipc.group_marks import Communicator
 
 #: What a device mesh puts before the name of a dimension, as the description of the dimension's groups.
@@ -21,21 +22,22 @@ _MESH = "mesh_"
 
 class Channel:
     """
-    One communicator as one of its ranks uses it. `name`, `size`, `dimension`: the group's. `open` holds the records that
-    this rank is inside of, or may be, of all channels.
+    One communicator as one of its ranks uses it. `size`, `dimension`: the group's. `text`: the same for groups that do
+    the same. `open` holds the records that this rank is inside of, or may be, of all channels.
     """
 
-    __slots__ = ("_meter", "_next", "_number", "_open", "dimension", "marked", "size")
+    __slots__ = ("_meter", "_next", "_number", "_open", "dimension", "marked", "size", "text")
 
     def __init__(
-        self, meter: GroupMeter, number: int, size: int, dimension: str | None, open_records: set[object]
+        self, meter: GroupMeter, number: int, size: int, communicator: Communicator, open_records: set[object]
     ) -> None:
         self._meter = meter
         self._number = number
         self._next = 0
         self._open = open_records
         self.size = size
-        self.dimension = dimension
+        self.dimension = communicator.dimension
+        self.text = communicator.text
         self.marked: Callable[[Any], None] | None = None  #: called with each record that is marked
 
     def take_number(self) -> int:
@@ -70,6 +72,14 @@ class Communicators:
         self._messages = WeakKeyDictionary()
         self._any_source: WeakKeyDictionary[dist.ProcessGroup, bool] = WeakKeyDictionary()
         self.open_records: set[object] = set()
+        self._places: set[tuple[str, int]] = set()
+        self.waits = StepWaits()
+        self.is_account: Callable[[], bool] = lambda: True  #: whether nearly all calls of this rank have marks
+
+    @property
+    def place(self) -> str:
+        """This rank's place among those with which it exchanges messages, by the dimension: its stages of pipelines."""
+        return str(sorted(self._places))
 
     def of(self, group: dist.ProcessGroup) -> Channel | None:
         """The group's own; None: it is not recorded."""
@@ -109,12 +119,14 @@ class Communicators:
         if message is not None:
             sender, receiver, tag = message
             ranks = ranks[sender], ranks[receiver]
+            self._places.add((str(dimension), group.rank()))
         if len(set(ranks)) < len(ranks):  # a rank that sends to itself
             return None
-        number = self._meter.add(Communicator(group.group_name, ranks, dimension, tag))
+        communicator = Communicator(group.group_name, ranks, dimension, tag)
+        number = self._meter.add(communicator)
         if number is None:
             return None
-        channel = Channel(self._meter, number, size, dimension, self.open_records)
+        channel = Channel(self._meter, number, size, communicator, self.open_records)
         channel.marked = self._marked
         return channel
 

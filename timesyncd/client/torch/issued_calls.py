@@ -37,6 +37,7 @@ from timesyncd.client.torch.communicators import Channel, Communicators, dimensi
 from timesyncd.client.torch.ddp import thread_state
 from timesyncd.client.torch.stamps import HOST
 from timesyncd.client.torch.steps import Record, Steps
+from timesyncd.ipc.group_marks import MAX_UNMETERED_PART
 from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 
 #: By method of ProcessGroup: its name for people, and its kind; None: it is counted alone.
@@ -151,6 +152,8 @@ class IssuedCalls:
         if hasattr(dist, "_broadcast_coalesced"):
             self._replace(dist, "_broadcast_coalesced", self._coalesced(dist._broadcast_coalesced))
         self._steps.communicators, self._steps.count_call = self.communicators, self.count_metered
+        if self.communicators is not None:
+            self.communicators.is_account = self.is_account
         self._steps.job.meter.hide_presence_while(self._may_be_inside)
         os.register_at_fork(after_in_child=self.close)  # a process that is forked is no rank, or starts as one itself
 
@@ -380,6 +383,11 @@ class IssuedCalls:
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(json.dumps({"metered": self.metered, "unmetered": unmetered}))
+
+    def is_account(self) -> bool:
+        """Whether nearly all calls have marks."""
+        unmetered = self.unmetered.total()
+        return unmetered <= MAX_UNMETERED_PART * (self.metered + unmetered)
 
     def _may_be_inside(self) -> bool:
         """

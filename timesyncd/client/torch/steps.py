@@ -415,10 +415,24 @@ class Steps:
         self._put(record, arrival_ns, begin_ns, end_ns)
 
     def _put(self, record: Record, arrival_ns: int, begin_ns: int, end_ns: int) -> None:
-        if record.channel is not None:
-            record.channel.mark(record, arrival_ns, begin_ns, end_ns)
+        channel = record.channel
+        if self.communicators is not None and record.kind != Kind.STEP:
+            call = f"{record.kind:d} {'all ranks' if channel is None else channel.text}"
+            self.communicators.waits.add(call, arrival_ns, begin_ns, end_ns, channel is not None)
+        if channel is not None:
+            channel.mark(record, arrival_ns, begin_ns, end_ns)
             return
+        if self.communicators is not None and record.kind == Kind.STEP:
+            self._mark_own_time(self.communicators, record.key, arrival_ns, end_ns)
         self.job.meter.mark_at(record.key, record.number, arrival_ns, begin_ns, end_ns, record.kind, record.bytes)
+
+    def _mark_own_time(self, communicators: Communicators, key: int, arrival_ns: int, end_ns: int) -> None:
+        """What the hub needs of a step with groups. A step of all ranks together has marks of all that it waited for."""
+        in_groups, is_account = communicators.waits.in_groups, communicators.is_account()
+        work, waited_ns = communicators.waits.end_step(arrival_ns, end_ns, communicators.place)
+        if in_groups or not is_account:
+            begin_ns = end_ns - min(waited_ns, max(0, end_ns - arrival_ns))
+            self.job.meter.mark_at(key, work, arrival_ns, begin_ns, end_ns, Kind.OWN_TIME, int(not is_account))
 
     def _mark_pending(self) -> None:
         """Mark the records whose times are known, in order, up to the first whose times are not."""

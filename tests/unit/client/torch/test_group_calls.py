@@ -18,7 +18,8 @@ from timesyncd.client.torch import issued_calls
 from timesyncd.client.torch.issued_calls import IssuedCalls
 from timesyncd.client.torch.metering import meter_ddp
 from timesyncd.client.torch.steps import steps_of
-from timesyncd.jobs.group_recording import GroupMark
+from timesyncd.ipc.job_datagram import Mark, decode
+from timesyncd.jobs.group_recording import GroupMark, block_places
 from timesyncd.jobs.recording_files import load
 
 
@@ -224,3 +225,41 @@ def test_without_a_recording_groups_are_counted(tmp_path: Path) -> None:
         calls.close()
         job.close()
         dist.destroy_process_group()
+
+
+def own_marks(rank: Rank) -> list[Mark]:
+    """The marks of own times that the daemon would get, after the end of the job."""
+    rank.job.close()
+    (path,) = (rank.folder / "marks").glob("*.marks")
+    data = path.read_bytes()
+    marks = [mark for place in block_places(data) for mark in decode(data[place]).marks]
+    return [mark for mark in marks if mark.kind == Kind.OWN_TIME]
+
+
+def test_a_step_with_groups_has_a_mark_for_the_hub(rank: Rank) -> None:
+    """It states for how long the rank only waited in all of them, and the work: the same for the same synchronizations. Other steps have none."""
+    group = dist.new_group([0], group_desc="mesh_tp")
+    steps = steps_of(rank.job)
+    for calls in (1, 2, 0, 2):
+        for _ in range(calls):
+            dist.all_reduce(torch.ones(3), group=group)
+        steps.end()
+    found = own_marks(rank)
+    waits = {mark.step: mark.arrival for mark in load(rank.folder / "marks").groups.marks[0]}  # type: ignore[union-attr]
+
+    assert [(mark.step, mark.bytes) for mark in found] == [(2, 0), (3, 0), (5, 0)]
+    assert found[0].sync not in (0, found[1].sync)
+    assert found[1].sync == found[2].sync
+    assert found[0].end_ns - found[0].begin_ns == waits[2].end_ns - waits[2].begin_ns
+    assert all(mark.arrival_ns < mark.begin_ns < mark.end_ns for mark in found)
+
+
+def test_where_calls_have_no_mark_the_hub_is_sent_that_its_waits_are_unknown(rank: Rank) -> None:
+    """One call of two, also in a step without groups."""
+    group = dist.new_group([0], group_desc="mesh_tp")
+    dist.all_reduce(torch.ones(3), group=group)
+    group.allreduce([torch.ones(3)]).wait()
+    steps_of(rank.job).end()
+    steps_of(rank.job).end()
+
+    assert [(mark.step, mark.bytes) for mark in own_marks(rank)] == [(2, 1), (3, 1)]

@@ -1,0 +1,164 @@
+"""A running job whose ranks synchronize in groups: what a hub states of it by the ranks' own times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from batches import MS, REAL_MINUS_BOOT, batch
+
+from timesyncd.ipc.job_datagram import Kind, Mark
+from timesyncd.jobs.exposed import OwnWait, RankCost
+from timesyncd.jobs.joining import JobRun, Jobs
+from timesyncd.jobs.own_waits import OWN_PLACE, OwnComparison, compare_own
+from timesyncd.jobs.state import analyse, job_figures
+from timesyncd.messages.jobs import VerdictCode
+
+RANKS = 4
+STEP_NS = 60 * MS
+
+
+def own_ns(slow: Callable[[int, int], float], steps: int = 60, seed: int = 1) -> list[dict[int, int]]:
+    """By step and rank: 10 ms, and what the rank takes longer."""
+    chance = random.Random(seed)
+    return [
+        {rank: round(MS * (10 + slow(rank, step)) * (1 + chance.gauss(0, 0.02))) for rank in range(RANKS)}
+        for step in range(steps)
+    ]
+
+
+def compared(slow: Callable[[int, int], float], works: tuple[int, ...] = (7, 7, 7, 7), seed: int = 1) -> OwnComparison:
+    """The ranks end each step together: what is not their own time they waited."""
+    steps = [
+        (step, {rank: OwnWait(STEP_NS, STEP_NS - ns, works[rank]) for rank, ns in of_step.items()})
+        for step, of_step in enumerate(own_ns(slow, seed=seed))
+    ]
+    found = compare_own(steps, RANKS)
+    assert found is not None
+    return found
+
+
+def test_the_rank_that_takes_longer_is_named() -> None:
+    """Rank 2 takes 30 ms longer; the others wait for it."""
+    found = compared(lambda rank, step: 30 * (rank == 2))
+
+    assert found.slow is not None
+    assert (found.slow.rank, found.slow.where, found.slow.verdict) == (2, OWN_PLACE, "straggler")
+    assert found.slow.lateness_p50_ns == pytest.approx(30 * MS, rel=0.1)
+    assert found.slow.exposed_ns == pytest.approx(60 * 30 * MS, rel=0.1)
+    assert (found.step, found.together, found.alone, found.unknown) == (59, (), (), ())
+
+
+@pytest.mark.parametrize("works", [(7, 7, 7, 7), (7, 8, 7, 8)], ids=["one class", "two stages"])
+def test_ranks_that_are_slow_together_are_not_named(works: tuple[int, ...]) -> None:
+    """Ranks 2 and 3 take longer: a hub does not know whether they have more data. They are listed."""
+    found = compared(lambda rank, step: 30 * (rank >= 2), works)
+
+    assert (found.slow, found.together) == (None, (2, 3))
+
+
+def test_with_a_rank_that_has_no_like_none_is_named() -> None:
+    """Rank 3 does other work, and may have more data together with the slow rank 2."""
+    found = compared(lambda rank, step: 30 * (rank == 2), (7, 7, 7, 9))
+
+    assert (found.slow, found.alone) == (None, (3,))
+
+
+def test_healthy_ranks_are_not_named() -> None:
+    """Of 100 jobs with other noise none has a slow rank."""
+    for seed in range(100):
+        found = compared(lambda rank, step: 0.0, seed=seed)
+        assert (found.slow, found.together) == (None, ())
+
+
+def test_steps_of_other_work_are_not_compared() -> None:
+    """Every third step is an evaluation of rank 1 alone, which is other work."""
+    steps = [
+        (
+            step,
+            {
+                rank: OwnWait(
+                    STEP_NS,
+                    STEP_NS - ns * (3 if (rank, step % 3) == (1, 0) else 1),
+                    8 if (rank, step % 3) == (1, 0) else 7,
+                )
+                for rank, ns in of_step.items()
+            },
+        )
+        for step, of_step in enumerate(own_ns(lambda rank, step: 0.0))
+    ]
+    found = compare_own(steps, RANKS)
+
+    assert found is not None
+    assert (found.slow, found.compared_steps) == (None, 40)
+
+
+def own_mark(rank: int, step: int, own: int, unknown: bool = False) -> Mark:
+    begin_ns = REAL_MINUS_BOOT + step * STEP_NS
+    end_ns = begin_ns + STEP_NS
+    return Mark(step, 7, Kind.OWN_TIME, begin_ns, begin_ns + own, end_ns, int(unknown))
+
+
+def step_mark(step: int) -> Mark:
+    begin_ns = REAL_MINUS_BOOT + step * STEP_NS
+    return Mark(step, 0, Kind.STEP, begin_ns, begin_ns, begin_ns + STEP_NS, 0)
+
+
+def job_of(slow: Callable[[int, int], float], unknown: bool = False, steps: int = 60) -> JobRun:
+    jobs = Jobs(100)
+    for step, of_step in enumerate(own_ns(slow, steps)):
+        for rank, ns in of_step.items():
+            marks = own_mark(rank, step, ns, unknown), step_mark(step)
+            jobs.accept(batch(rank, *marks, sequence=step + 1, world_size=RANKS), 0)
+    jobs.advance(0)
+    (job,) = jobs
+    return job
+
+
+def test_the_state_of_a_mesh_has_its_overhead_its_slow_rank_and_each_rank_s_waiting() -> None:
+    """A hub knows no synchronization of all ranks, and states the cost that the ranks add up."""
+    job = job_of(lambda rank, step: 30 * (rank == 2))
+    figures = job_figures(job, analyse(job, {}))
+    ranks = figures["ranks"]
+
+    assert figures["sync_overhead"] == pytest.approx(1 - (3 * 10 + 40) / (4 * 60), rel=0.02)
+    assert (figures["step"], figures["straggler_rank"], figures["method"]) == (59, 2, None)
+    assert figures["verdict_code"] == VerdictCode.STRAGGLER
+    assert str(figures["verdict"]).startswith("rank 2 (node-2) takes ")
+    assert isinstance(ranks, list)
+    assert [round(each.idle_share, 1) for each in ranks] == [0.8, 0.8, 0.3, 0.8]
+
+
+def test_waits_that_are_not_known_make_the_overhead_unknown() -> None:
+    """Calls without a mark: the state has no overhead, never 0, and gives the reason."""
+    job = job_of(lambda rank, step: 30 * (rank == 2), unknown=True)
+    figures = job_figures(job, analyse(job, {}))
+
+    assert (figures["sync_overhead"], figures["straggler_rank"], figures["stragglers"]) == (None, None, [])
+    assert figures["verdict_code"] == VerdictCode.CALLS_NOT_METERED
+    assert "calls without a mark" in str(figures["verdict"])
+
+
+def test_a_rank_whose_own_time_is_not_there_yet_has_no_cost() -> None:
+    """Its step mark came in an earlier datagram; the others' costs count."""
+    jobs = Jobs(100)
+    jobs.accept(batch(0, own_mark(0, 5, 10 * MS), step_mark(5)), 0)
+    jobs.accept(batch(1, step_mark(5)), 0)
+    (job,) = jobs
+    (cost,) = job.steps.costs((), 1_000)
+
+    assert cost.ranks == {0: RankCost(STEP_NS - 10 * MS, STEP_NS)}
+
+
+def test_own_times_of_a_flood_are_limited() -> None:
+    """Repetitions and impossible times are left out; the first mark of a rank and step counts."""
+    jobs = Jobs(100)
+    backwards = Mark(5, 7, Kind.OWN_TIME, REAL_MINUS_BOOT + 10, REAL_MINUS_BOOT, REAL_MINUS_BOOT + 20, 0)
+    jobs.accept(batch(0, *[own_mark(0, 5, each * MS) for each in range(10, 20)]), 0)
+    jobs.accept(batch(1, backwards), 0)
+    (job,) = jobs
+    (record,) = job.steps
+
+    assert record.own == {0: OwnWait(STEP_NS, STEP_NS - 10 * MS, 7)}
+    assert job.steps.size == record.size == 2
