@@ -22,6 +22,7 @@ from timesyncd.audit.report import (
     JobAdvice,
     LateSpanReport,
     OverheadSourceReport,
+    OwnWaitsReport,
     RankWait,
     RareReport,
     RemedyReport,
@@ -121,6 +122,9 @@ def _replay_of_groups(now: Measured) -> MeshReplay | str | None:
 
 def _groups(now: Measured) -> dict[str, Any]:
     """What is stated of groups and messages, where the ranks are compared by their own time and their calls are known."""
+    if now.own_waits is not None:
+        own = OwnWaitsReport(together=list(now.own_waits.together), unknown=list(now.own_waits.unknown))
+        return {"alone": list(now.own_waits.alone), "own_waits": own}
     if now.own_times is None or now.recording.groups is None or not now.is_account:
         return {}
     return {

@@ -41,6 +41,11 @@ def headline(report: AuditReport) -> str:
             f"What synchronization costs {report.job}, and which rank is late, is unknown: "
             f"{_calls(report).unmetered_calls:,} of its calls are not metered ({unmetered_text(_calls(report))})."
         )
+    if report.own_waits is not None and report.own_waits.unknown:
+        return (
+            f"What synchronization costs {report.job}, and which rank is late, is unknown: {ranks_text(report.own_waits.unknown)} "
+            "waited in calls that are not metered."
+        )
     if report.sync_overhead is None:
         return f"No step of {report.job} is recorded completely, so its synchronization cannot be assessed."
     if report.world_size == 1:
@@ -140,7 +145,9 @@ def _straggler_clause(report: AuditReport) -> str:
         return f"the recording has {_recorded_ranks(report)} of {report.world_size} ranks, so no straggler can be named"
     if report.withheld:
         return withheld_text(report.withheld[0])
-    if report.method is None and not report.groups and not report.messages:
+    if report.own_waits is not None and report.own_waits.together:
+        return f"{ranks_text(report.own_waits.together)} are slow together, as with more data, so none is named"
+    if report.method is None and not report.groups and not report.messages and report.own_waits is None:
         return "the ranks' times are not comparable, so no straggler can be named"
     if report.stragglers:
         return f"rank {report.stragglers[0].rank} seems late, but by less than the error of the clocks"
@@ -271,12 +278,18 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
 
 def _has_to_compare(report: AuditReport, unwaited: int) -> bool:
     """Whether ranks would be compared by their clocks, if these allowed it."""
-    in_groups = report.groups or report.messages
+    in_groups = report.groups or report.messages or report.own_waits is not None
     synchronizes = not unwaited and 2 * report.unreduced_steps <= report.steps
     return not in_groups and report.world_size > 1 and synchronizes and _calls(report).is_account
 
 
 def _group_notes(report: AuditReport) -> Iterator[str]:
+    if report.own_waits is not None:
+        yield (
+            "The ranks synchronize in groups, and a hub has one mark a step of each: its own time, and for how long it only waited. "
+            "Ranks with the same work are compared by their own times. A rank is named only if no other one is slow with it. Groups, places and "
+            "remedies are in the report of run-audit."
+        )
     if not report.groups and not report.messages:
         return
     yield (

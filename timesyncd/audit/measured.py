@@ -24,13 +24,14 @@ from timesyncd.jobs.arrivals import (
     compare,
     widest_skew_sync,
 )
-from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier, ratio, step_cost
+from timesyncd.jobs.exposed import Interval, OwnWait, StageCost, StepCost, frontier, ratio, step_cost
 from timesyncd.jobs.late_place import late_place
 from timesyncd.jobs.lateness import independent_part, independent_steps, is_persistent
 from timesyncd.jobs.missing_ranks import Hang, find_hang
 from timesyncd.jobs.onset import LateSpan, late_spans
 from timesyncd.jobs.own_changes import SlowSpan, rare_own_waits, slow_spans
 from timesyncd.jobs.own_time import OwnTimes, group_text, own_times
+from timesyncd.jobs.own_waits import OwnComparison, compare_own
 from timesyncd.jobs.rare_waits import RareWaits, rare_waits
 from timesyncd.jobs.recording import Recording, positions, same_step
 from timesyncd.jobs.stragglers import Attribution, Straggler, attribute
@@ -45,7 +46,8 @@ MIN_STEPS_WITHOUT_FIRST = 20
 class Measured:
     """
     `recording` is without the omitted first step; `aligned` has only complete synchronizations, on the time axis of the
-    attribution. `own_times`: of a job that synchronizes in groups; None: all its ranks synchronize together.
+    attribution. `own_times`: of a job that synchronizes in groups; None: all its ranks synchronize together, or only the
+    sums of each rank's waits are known, and `own_waits` compares these.
     """
 
     recorded_steps: int
@@ -54,6 +56,7 @@ class Measured:
     attribution: Attribution
     costs: Sequence[StepCost]
     own_times: OwnTimes | None = None
+    own_waits: OwnComparison | None = None
 
     @property
     def samples(self) -> list[StepSample]:
@@ -116,6 +119,7 @@ class Measured:
         reduced |= {request.step for requests in self.recording.requests.values() for request in requests}
         if self.recording.groups is not None:
             reduced |= {mark.step for marks in self.recording.groups.marks.values() for mark in marks}
+        reduced |= self.recording.own_waits.keys()
         return len({mark.step for marks in self.recording.steps.values() for mark in marks} - reduced)
 
     @property
@@ -144,6 +148,9 @@ def measured(recording: Recording) -> Measured:
         recording = _after(recording, keys[0])
     if is_in_groups(recording):
         return _measured_in_groups(len(keys), recording)
+    own = compare_own(sorted(_own_waits(recording).items()), recording.world_size)
+    if own is not None and recording.groups is None:
+        return _measured_by_own_waits(len(keys), recording, own)
     attribution = attribute(recording.syncs, recording.nodes, recording.world_size)
     if recording.calls is not None and not recording.calls.is_account:
         attribution = replace(attribution, stragglers=())  # it may only have waited for another rank, unseen
@@ -169,7 +176,25 @@ def _measured_in_groups(recorded_steps: int, recording: Recording) -> Measured:
     found = own_times(recording)
     is_account = recording.calls is None or recording.calls.is_account
     stragglers = tuple(each.straggler for each in found.slow) if is_account else ()
-    attribution = Attribution(
+    attribution = _without_comparison(stragglers, found.may_be_chance)
+    return Measured(recorded_steps, recording, _aligned(recording, attribution), attribution, found.costs, found)
+
+
+def _own_waits(recording: Recording) -> Mapping[int, Mapping[int, OwnWait]]:
+    """Of all steps."""
+    return {key: recording.own_waits.get(key, {}) for key in recording.step_keys}
+
+
+def _measured_by_own_waits(recorded_steps: int, recording: Recording, own: OwnComparison) -> Measured:
+    """A hub's window of a job that synchronizes in groups has their waits by step and rank alone."""
+    attribution = _without_comparison(() if own.slow is None else (own.slow,), own.may_be_chance)
+    return Measured(
+        recorded_steps, recording, _aligned(recording, attribution), attribution, _costs(recording), own_waits=own
+    )
+
+
+def _without_comparison(stragglers: tuple[Straggler, ...], may_be_chance: bool) -> Attribution:
+    return Attribution(
         method=None,
         clock_bound_ns=None,
         trusted=False,
@@ -178,9 +203,8 @@ def _measured_in_groups(recorded_steps: int, recording: Recording) -> Measured:
         stragglers=stragglers,
         suspicion=None,
         syncs=(),
-        may_be_chance=found.may_be_chance,
+        may_be_chance=may_be_chance,
     )
-    return Measured(recorded_steps, recording, _aligned(recording, attribution), attribution, found.costs, found)
 
 
 def _after(recording: Recording, step: int) -> Recording:
@@ -190,6 +214,7 @@ def _after(recording: Recording, step: int) -> Recording:
         steps={rank: [mark for mark in marks if mark.step > step] for rank, marks in recording.steps.items()},
         requests={rank: [one for one in many if one.step > step] for rank, many in recording.requests.items()},
         groups=None if recording.groups is None else recording.groups.after(step),
+        own_waits={key: own for key, own in recording.own_waits.items() if key > step},
     )
 
 
@@ -215,11 +240,12 @@ def _costs(recording: Recording) -> list[StepCost]:
         for one in many:
             requests.setdefault(one.step, {}).setdefault(rank, []).append((one.begin_ns, one.end_ns))
     keys = recording.step_keys
+    own = recording.own_waits if recording.groups is None else {}
     found = []
     for key, following in zip(keys, [*keys[1:], None], strict=True):
         after = by_step.get(following, []) if following is not None else []
         marks = {rank: mark for rank in recording.steps if (mark := recording.step_mark(rank, key)) is not None}
-        found.append(step_cost(key, by_step.get(key, []), after, marks, requests.get(key, {})))
+        found.append(step_cost(key, by_step.get(key, []), after, marks, requests.get(key, {}), own.get(key)))
     return found
 
 
@@ -254,6 +280,8 @@ def place(now: Measured, late: Straggler) -> str:
     if now.own_times is not None:
         slow = [*now.own_times.slow, *(each.slow for each in now.slow_spans)]
         return next(each.place for each in slow if each.straggler is late)
+    if now.own_waits is not None:
+        return f"in {late.where}"
     return late_place(now.recording.syncs, now.recording.step_marks, late)
 
 
@@ -288,7 +316,7 @@ class _StageTotals:
 
 def stages(now: Measured) -> list[Stage]:
     """In the order of a step, from the steps in which every rank was measured; empty: there is none."""
-    if now.own_times is not None:
+    if now.own_times is not None or now.own_waits is not None:
         return []  # each rank waits for others
     found: dict[_StageKey, _StageTotals] = {}
     steps = 0
@@ -384,6 +412,8 @@ def overhead_sources(now: Measured) -> list[OverheadSource]:
     """
     if now.own_times is not None:
         return _named_sources(_costs_in_groups(now.recording))
+    if now.own_waits is not None:
+        return _named_sources({("undivided", None, "its groups and messages"): now.exposed_ns})
     compared = {(sync.step, sync.sync): sync.comparison for sync in now.attribution.syncs}
     by_step = dict(same_step(now.recording.syncs))
     requests = _requests(now.recording)

@@ -396,6 +396,16 @@ class WithheldReport(Message):
     lateness_ns: Int64
 
 
+class OwnWaitsReport(Message):
+    """
+    The ranks of a running job by their own times. `together`: ranks that are slow together, so none is named.
+    `unknown`: ranks with calls that have no mark, so for how long they waited is unknown.
+    """
+
+    together: list[Int64]
+    unknown: list[Int64]
+
+
 class AuditReport(Message):
     """
     An audit of one job. Times are in ns, ratios from 0 to 1; null: unknown.
@@ -412,6 +422,8 @@ class AuditReport(Message):
     `groups` (the costliest first), `messages`: of a job that synchronizes in groups. Then the ranks are compared by
     their own time, without their waits, each on its own clock, and `method` is null. `withheld`: late ranks of which
     none is named. `alone`: the ranks that have no other rank with the same work, so their lateness is unknown.
+    `own_waits`: of such a job only each rank's waits by step are known, as a hub has them; null: it is none, or all
+    marks are known.
     """
 
     version: Int64 = 1
@@ -449,4 +461,5 @@ class AuditReport(Message):
     messages: list[MessageReport] = Field(default_factory=list)
     withheld: list[WithheldReport] = Field(default_factory=list)
     alone: list[Int64] = Field(default_factory=list)
+    own_waits: OwnWaitsReport | None = None
     notes: list[str] = Field(default_factory=list)

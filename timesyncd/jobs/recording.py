@@ -17,6 +17,7 @@ from pydantic import Field
 from timesyncd.ipc.job_datagram import Mark
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
+from timesyncd.jobs.exposed import OwnWait
 from timesyncd.jobs.group_recording import GroupRecording
 from timesyncd.jobs.issued_calls import IssuedCallCounts
 from timesyncd.jobs.missing_ranks import Presence
@@ -62,8 +63,9 @@ class RankRecord:
 class Recording:
     """
     Synchronizations in the order of (step key, sync), and by rank its steps and its requests, in order. A rank without
-    any mark is in none of them. `notes`: sentences about what was not read. `calls`: what the ranks issued with and
-    without a mark; None: unknown. `losses`: by rank, of the recording's files alone; a hub keeps none.
+    any mark is in none of them. `own_waits`: by step key and rank, of steps with groups. `notes`: sentences about what
+    was not read. `calls`: what the ranks issued with and without a mark; None: unknown. `losses`: by rank, of the
+    recording's files alone; a hub keeps none.
     """
 
     job: str
@@ -77,6 +79,7 @@ class Recording:
     calls: IssuedCallCounts | None = None
     groups: GroupRecording | None = None
     losses: Mapping[int, Sequence[LossMark]] = field(default_factory=dict)
+    own_waits: Mapping[int, Mapping[int, OwnWait]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> dict[int, str]:
@@ -183,6 +186,19 @@ class RequestMessage(Message):
     end_ns: Int64
 
 
+class OwnWaitMessage(Message):
+    """
+    One rank's step with groups: how long it took, and for how long of it the rank only waited in all of them (null:
+    unknown). Ranks with an equal `work` do the same; 0: unknown.
+    """
+
+    rank: Int64
+    step: Int64
+    elapsed_ns: Int64
+    waited_ns: Int64 | None
+    work: Int64
+
+
 class RecordingMessage(Message):
     """
     The marks of a job, joined by step; a hub's window holds the newest steps. Steps are keys. `next_step`: the first
@@ -197,6 +213,7 @@ class RecordingMessage(Message):
     syncs: list[SyncMessage]
     steps: list[StepMessage] = Field(default_factory=list)
     requests: list[RequestMessage] = Field(default_factory=list)
+    own_waits: list[OwnWaitMessage] = Field(default_factory=list)
     next_step: Int64 | None = None
 
     @classmethod
@@ -209,6 +226,11 @@ class RecordingMessage(Message):
             syncs=[_sync_message(sync) for sync in recording.syncs],
             steps=[_step_message(rank, mark) for rank, marks in sorted(recording.steps.items()) for mark in marks],
             requests=[_request_message(rank, one) for rank, many in sorted(recording.requests.items()) for one in many],
+            own_waits=[
+                OwnWaitMessage(rank=rank, step=step, elapsed_ns=one.elapsed_ns, waited_ns=one.waited_ns, work=one.work)
+                for step, ranks in sorted(recording.own_waits.items())
+                for rank, one in sorted(ranks.items())
+            ],
         )
 
     def recording(self) -> Recording:
@@ -218,7 +240,9 @@ class RecordingMessage(Message):
         ranks = (
             {one.rank for one in self.ranks} | {one.rank for one in self.steps} | {one.rank for one in self.requests}
         )
-        ranks |= {arrival.rank for sync in self.syncs for arrival in sync.arrivals}
+        ranks |= {arrival.rank for sync in self.syncs for arrival in sync.arrivals} | {
+            one.rank for one in self.own_waits
+        }
         if not ranks <= set(range(self.world_size)):
             raise ValueError(f"rank {max(ranks, key=abs)} is outside the world of {self.world_size} ranks")
         steps: dict[int, list[StepMark]] = {}
@@ -227,6 +251,9 @@ class RecordingMessage(Message):
         requests: dict[int, list[ServerRequest]] = {}
         for one in sorted(self.requests, key=lambda one: one.begin_ns):
             requests.setdefault(one.rank, []).append(ServerRequest(one.step, one.begin_ns, one.end_ns))
+        own_waits: dict[int, dict[int, OwnWait]] = {}
+        for own in self.own_waits:
+            own_waits.setdefault(own.step, {})[own.rank] = OwnWait(own.elapsed_ns, own.waited_ns, own.work)
         return Recording(
             job=self.job,
             attempt=self.attempt,
@@ -235,6 +262,7 @@ class RecordingMessage(Message):
             syncs=sorted((self._sync(sync) for sync in self.syncs), key=lambda sync: (sync.step, sync.sync)),
             steps=steps,
             requests=requests,
+            own_waits=own_waits,
         )
 
     def _sync(self, message: SyncMessage) -> Sync:

@@ -417,6 +417,7 @@ def _window(page: str, job_id: str) -> dict[str, Any]:
         more = _fetched(page, f"{path}&from_step={step}")
         for what in ("syncs", "steps", "requests"):
             whole[what] += more[what]
+        whole["own_waits"] = whole.get("own_waits", []) + more.get("own_waits", [])  # an older daemon has none
         step = more.get("next_step")
     return whole
 

@@ -442,4 +442,5 @@ def _recording(job: JobRun, records: list[tuple[int, StepRecord]]) -> Recording:
         syncs=[sync for _, record in records for sync in record.in_order()],
         steps=steps,
         requests=requests,
+        own_waits={step: record.own for step, record in records if record.own},
     )

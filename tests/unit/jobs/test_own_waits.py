@@ -8,11 +8,15 @@ from collections.abc import Callable
 import pytest
 from batches import MS, REAL_MINUS_BOOT, batch
 
+from timesyncd.audit.build import report
+from timesyncd.audit.measured import measured
+from timesyncd.audit.report import AuditReport
 from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs.exposed import OwnWait, RankCost
 from timesyncd.jobs.joining import JobRun, Jobs
 from timesyncd.jobs.own_waits import OWN_PLACE, OwnComparison, compare_own
-from timesyncd.jobs.state import analyse, job_figures
+from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.jobs.state import analyse, job_figures, window_page
 from timesyncd.messages.jobs import VerdictCode
 
 RANKS = 4
@@ -162,3 +166,33 @@ def test_own_times_of_a_flood_are_limited() -> None:
 
     assert record.own == {0: OwnWait(STEP_NS, STEP_NS - 10 * MS, 7)}
     assert job.steps.size == record.size == 2
+
+
+def audited(job: JobRun) -> AuditReport:
+    """The report of the job's window, as `timesyncd audit --job` gets it by HTTP."""
+    page = window_page(job, 0, 1_000).model_dump_json()
+    return report(measured(RecordingMessage.model_validate_json(page).recording()))
+
+
+def test_the_audit_of_a_running_mesh_has_its_overhead_and_its_slow_rank() -> None:
+    """By the window of a hub, which is also what is saved as recording.json. Stages and remedies are not computed."""
+    found = audited(job_of(lambda rank, step: 30 * (rank == 2)))
+
+    assert found.sync_overhead == pytest.approx(1 - (3 * 10 + 40) / (4 * 60), rel=0.02)
+    assert [(each.rank, each.verdict, each.place) for each in found.stragglers] == [(2, "straggler", f"in {OWN_PLACE}")]
+    assert [(each.cause, each.where) for each in found.sources] == [("undivided", "its groups and messages")]
+    assert (found.unreduced_steps, found.stages, found.remedies) == (0, [], [])
+    assert "Rank 2 on node-2 is persistently late" in found.headline
+    assert any("a hub has one mark a step of each" in note for note in found.notes)
+    assert not any("comparable" in note for note in found.notes)
+
+
+def test_the_audit_of_a_running_mesh_gives_its_reasons() -> None:
+    """Ranks that are slow together, and waits that are not known."""
+    together = audited(job_of(lambda rank, step: 30 * (rank >= 2)))
+    unknown = audited(job_of(lambda rank, step: 30 * (rank == 2), unknown=True))
+
+    assert together.stragglers == []
+    assert "the ranks 2, 3 are slow together, as with more data, so none is named" in together.headline
+    assert (unknown.sync_overhead, unknown.stragglers) == (None, [])
+    assert "is unknown: the ranks 0, 1, 2, 3 waited in calls that are not metered" in unknown.headline
