@@ -16,7 +16,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,30 @@ def prepare_metadata_for_build_editable(metadata_directory: str, config_settings
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     build()
-    return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+    with named_commit(PAGE.parent):
+        return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+@contextmanager
+def named_commit(source: Path) -> Iterator[None]:
+    """
+    While the wheel of a clone is built, timesyncd/commit.txt names its commit, so that what pip installs from it knows it.
+
+    A source distribution has that file already; where there is no commit, or no git to name it, the wheel names none.
+    """
+    file = source / "timesyncd" / "commit.txt"
+    if file.exists() or not (source / ".git").exists() or shutil.which("git") is None:
+        yield
+        return
+    done = subprocess.run(["git", "-C", source, "rev-parse", "HEAD"], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        yield
+        return
+    file.write_text(done.stdout)
+    try:
+        yield
+    finally:
+        file.unlink()
 
 
 def build_editable(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from importlib.metadata import version
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +43,31 @@ def test_this_build_is_named_in_one_line() -> None:
     assert (this.version, this.python) == (version("timesyncd"), platform.python_version())
     assert str(build.Build("1.2.3", None, "3.11.2")) == "timesyncd 1.2.3 (unknown commit, Python 3.11.2)"
     assert str(build.Build("1.2.3", COMMIT[:12], "3.11.2")) == f"timesyncd 1.2.3 (commit {COMMIT[:12]}, Python 3.11.2)"
+
+
+def build_backend() -> Any:
+    spec = spec_from_file_location("build_page", Path(__file__).parents[2] / "page" / "build_page.py")
+    assert spec is not None and spec.loader is not None
+    backend = module_from_spec(spec)
+    spec.loader.exec_module(backend)
+    return backend
+
+
+@pytest.mark.parametrize("is_clone", [True, False])
+def test_a_wheel_of_a_clone_names_its_commit(tmp_path: Path, is_clone: bool) -> None:
+    """While the wheel is built, and not afterwards; source without git names none."""
+    (tmp_path / "timesyncd").mkdir()
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    head = ""
+    if is_clone:
+        for words in (["init", "--quiet"], [*author, "commit", "--quiet", "--allow-empty", "--message", "first"]):
+            subprocess.run(["git", *words], cwd=tmp_path, check=True)
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+    file = tmp_path / "timesyncd" / "commit.txt"
+    with build_backend().named_commit(tmp_path):
+        assert (file.read_text() if file.exists() else "") == head
+
+    assert not file.exists()
+    assert (len(head.strip()) == 40) == is_clone
