@@ -213,6 +213,8 @@ $(BUNDLE): $(wildcard page/*.json page/*.mjs page/*.py page/src/* page/src/views
 
 # From a lock file with hashes, on any Python from 3.11 on; it brings pip and setuptools too, so nothing else is downloaded.
 .venv/daemon: pyproject.toml requirements/run.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "timesyncd needs Python 3.11 or later, and $(PYTHON) is none: give another one, as in make run PYTHON=python3.11" >&2; exit 2; }
 	@echo "installing into .venv, from the lock file: once, and it takes a minute or two"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/run.lock
