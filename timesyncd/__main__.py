@@ -103,7 +103,9 @@ def _run(argv: Sequence[str] | None) -> int:
         if (error.name or "").split(".")[0] not in NEEDS_EXTRA:
             raise
         extras = _EXTRAS.get(args.command, "daemon")
-        print_error(f"timesyncd {args.command}: the package {error.name} is missing: pip install 'timesyncd[{extras}]'")
+        print_error(
+            f"timesyncd {args.command}: the package {error.name} is missing: in timesyncd's source folder, pip install '.[{extras}]'"
+        )
         return 2
     except TimesyncdError as error:
         print_error(f"timesyncd: {error}")

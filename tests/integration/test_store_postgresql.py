@@ -188,7 +188,10 @@ def test_without_psycopg_the_extra_is_named() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
 
-    assert printed == "StoreError postgresql://h/d: psycopg is not installed: pip install 'timesyncd[postgresql]'\n"
+    assert (
+        printed
+        == "StoreError postgresql://h/d: psycopg is not installed: in timesyncd's source folder, pip install '.[postgresql]'\n"
+    )
 
 
 def test_no_server_is_one_line(tmp_path: Path) -> None:

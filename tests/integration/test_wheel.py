@@ -184,7 +184,7 @@ def test_what_needs_the_extra_names_it(alone: Path, command: str) -> None:
     done = run(alone, "timesyncd", command, *ARGUMENTS.get(command, []))
 
     missing, extras = EXTRA.get(command, (r"the package \w+", "daemon"))
-    line = rf"timesyncd {command}: {missing} is missing: pip install 'timesyncd\[{extras}\]'\n"
+    line = rf"timesyncd {command}: {missing} is missing: in timesyncd's source folder, pip install '\.\[{extras}\]'\n"
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(line, done.stderr)
 

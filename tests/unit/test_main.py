@@ -66,7 +66,8 @@ def test_a_missing_dependency_names_the_extra(
 
     assert ended == 2
     assert (
-        capsys.readouterr().err == f"timesyncd now: the package {module} is missing: pip install 'timesyncd[daemon]'\n"
+        capsys.readouterr().err
+        == f"timesyncd now: the package {module} is missing: in timesyncd's source folder, pip install '.[daemon]'\n"
     )
 
 
@@ -90,7 +91,7 @@ def test_the_demo_extra_is_named_by_its_commands(command: str, package: str) -> 
         [sys.executable, "-c", WITHOUT, package, command], capture_output=True, text=True, check=False
     )
 
-    line = f"timesyncd {command}: the package {package} is missing: pip install 'timesyncd[daemon,demo]'\n"
+    line = f"timesyncd {command}: the package {package} is missing: in timesyncd's source folder, pip install '.[daemon,demo]'\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", line)
 
 

@@ -144,7 +144,10 @@ def audit_extra_is_missing(command: str) -> bool:
     """Whether the audit extra is missing, with a message. Nothing is imported, which would delay a script's start."""
     if all(find_spec(name) is not None for name in _EXTRA):
         return False
-    print(f"timesyncd {command}: the audit extra is missing: pip install 'timesyncd[audit]'", file=sys.stderr)
+    print(
+        f"timesyncd {command}: the audit extra is missing: in timesyncd's source folder, pip install '.[audit]'",
+        file=sys.stderr,
+    )
     return True
 
 

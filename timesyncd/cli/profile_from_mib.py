@@ -34,7 +34,8 @@ def run(args: Namespace) -> int:
         if (error.name or "").split(".")[0] not in _EXTRA:
             raise
         print(
-            "timesyncd profile-from-mib: the mib extra is missing: pip install 'timesyncd[daemon,mib]'", file=sys.stderr
+            "timesyncd profile-from-mib: the mib extra is missing: in timesyncd's source folder, pip install '.[daemon,mib]'",
+            file=sys.stderr,
         )
         return 2
     from timesyncd.probe.from_mib import skeleton

@@ -19,7 +19,7 @@ EXAMPLES = (
 )
 
 #: What installs the extra.
-INSTALL = "pip install 'timesyncd[tui]'"
+INSTALL = "in timesyncd's source folder, pip install '.[tui]'"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -54,7 +54,7 @@ class Integrations:
         except ModuleNotFoundError as error:
             extra = "otlp" if (error.name or "").startswith("opentelemetry") else "notify"
             raise ConfigError(
-                f"[{extra}]: the package {error.name} is missing: pip install 'timesyncd[daemon,{extra}]'"
+                f"[{extra}]: the package {error.name} is missing: in timesyncd's source folder, pip install '.[daemon,{extra}]'"
             ) from error
 
     def _open_otlp(self, stack: AsyncExitStack) -> None:

@@ -179,7 +179,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "clock-unknown": FindingKind(
         "critical",
         "the bound of this node's clock is unknown",
-        "see the evidence; a clock source needs a dozen delay measurements after its start",
+        "the node's reason states why; the driver kernel alone measures no offset, and another source needs a dozen delay measurements after its start",
     ),
     "clock-disrupted": FindingKind(
         "critical",

@@ -247,7 +247,9 @@ def _postgresql_engine(url: str, password: SecretStr | None, *, read_only: bool,
             **pooling,
         )
     except ImportError as error:
-        raise StoreError(f"{url}: psycopg is not installed: pip install 'timesyncd[postgresql]'") from error
+        raise StoreError(
+            f"{url}: psycopg is not installed: in timesyncd's source folder, pip install '.[postgresql]'"
+        ) from error
     except (SQLAlchemyError, ValueError) as error:
         raise StoreError(f"{url}: not a database URL; give postgresql://user@host:5432/database") from error
 

@@ -143,7 +143,9 @@ class _Parquet:
             import pyarrow
             import pyarrow.parquet
         except ImportError as error:
-            raise ConfigError("format parquet: pyarrow is not installed: pip install 'timesyncd[parquet]'") from error
+            raise ConfigError(
+                "format parquet: pyarrow is not installed: in timesyncd's source folder, pip install '.[parquet]'"
+            ) from error
         self._schema = pyarrow.schema([(column.name, _arrow_type(pyarrow, column)) for column in columns])
         self._make = pyarrow.RecordBatch.from_arrays
         self._array = pyarrow.array

@@ -107,4 +107,4 @@ def test_a_missing_extra_is_named(
     monkeypatch.setattr(_common, "_EXTRA", ("no_such_library",))
 
     assert main(command) == 2
-    assert "pip install 'timesyncd[audit]'" in capsys.readouterr().err
+    assert "in timesyncd's source folder, pip install '.[audit]'" in capsys.readouterr().err

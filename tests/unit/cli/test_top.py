@@ -407,7 +407,10 @@ def test_without_the_extra_one_line_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "textual", None)
 
     assert top.run(Namespace(url="http://127.0.0.1:1/")) == 2
-    assert capsys.readouterr().err == "timesyncd top: the tui extra is missing: pip install 'timesyncd[tui]'\n"
+    assert (
+        capsys.readouterr().err
+        == "timesyncd top: the tui extra is missing: in timesyncd's source folder, pip install '.[tui]'\n"
+    )
 
 
 def test_without_a_terminal_it_says_what_prints_once() -> None:

@@ -318,7 +318,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     assert ended == 2
     assert capsys.readouterr().err == (
-        "timesyncd profile-from-mib: the mib extra is missing: pip install 'timesyncd[daemon,mib]'\n"
+        "timesyncd profile-from-mib: the mib extra is missing: in timesyncd's source folder, pip install '.[daemon,mib]'\n"
     )
 
 

@@ -115,7 +115,7 @@ def test_parquet_without_pyarrow_names_the_extra(
     """One line that states what to install."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
-    with pytest.raises(ConfigError, match=r"pip install 'timesyncd\[parquet\]'"):
+    with pytest.raises(ConfigError, match=r"in timesyncd's source folder, pip install '\.\[parquet\]'"):
         export(filled, "ptp", "raw", 0, 10, tmp_path / "a.parquet", "parquet", ignored)
 
 
