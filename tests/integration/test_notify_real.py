@@ -84,9 +84,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "RETRY_AFTER_S", (0.05, 0.05))
 
 
-def notifier(folder: Path, port: int, handled: set[tuple[str, str]], clocks: Clocks) -> Notifier:
+def notifier(folder: Path, port: int, handled: set[tuple[str, str]], clocks: Clocks, options: str = "") -> Notifier:
     path = folder / "url"
-    path.write_text(f"json://127.0.0.1:{port}/\n")
+    path.write_text(f"json://127.0.0.1:{port}/{options}\n")
     settings = NotifySettings(url=SecretSettings(file=path), every_s=10)
     return Notifier([settings], "hub-a", clocks, lambda: handled)
 
@@ -117,6 +117,20 @@ async def test_a_finding_is_posted(folder: Path) -> None:
     [post] = found.posts
     assert (post["title"], post["type"]) == ("timesyncd on hub-a: 1 critical", "failure")
     assert post["message"].splitlines()[0] == "critical source-lost: ptp"
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_foreign_text_is_no_markup_where_it_is_sent(folder: Path) -> None:
+    """A finding may quote a job's name: a mail in HTML shows it, and a chat calls nobody together for it."""
+    with receiver() as found:
+        made = notifier(folder, found.port, set(), SystemClocks(), "?format=html")
+        task = asyncio.create_task(made.run())
+        made.accept_event(event(evidence='job "<img src=x><!channel>" is late'), 7)
+        await until_posted(found, 1)
+        task.cancel()
+
+    assert "&lt;img" in found.posts[0]["message"] and "&lt;!channel&gt;" in found.posts[0]["message"]
+    assert "<img" not in found.posts[0]["message"] and "<!" not in found.posts[0]["message"]
 
 
 @pytest.mark.usefixtures("at_once")

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from apprise import Apprise, NotifyType
+from apprise import Apprise, NotifyFormat, NotifyType
 
 from timesyncd.clocks import NS_PER_S, Clocks
 from timesyncd.config.sections import NotifySettings
@@ -108,7 +108,15 @@ class _Place:
         kind = _TYPES[notice.severity] if notice.severity is not None else NotifyType.SUCCESS
         for wait_s in (*RETRY_AFTER_S, None):
             try:
-                is_sent = bool(self._apprise.notify(body=notice.body, title=notice.title, notify_type=kind))
+                is_sent = bool(
+                    self._apprise.notify(
+                        body=notice.body,
+                        title=notice.title,
+                        notify_type=kind,
+                        # A finding may quote anything: apprise escapes it where HTML or mark-up is sent.
+                        body_format=NotifyFormat.TEXT,
+                    )
+                )
             except Exception as error:  # noqa: BLE001  apprise has a hundred services, each with errors of its own
                 log.warning("%s: %s: %s", self._name, type(error).__name__, error)
                 is_sent = False
