@@ -36,6 +36,7 @@ ARGUMENTS = {
     "store": ["backup", "/nonexistent/x", "--store", "/nonexistent"],
     "audit": ["--record", "/nonexistent"],
     "advise": ["/nonexistent"],
+    "roadmap": ["job", "--url", "http://127.0.0.1:9/"],
     "broker-config": ["n1", "--out", "/nonexistent"],
     "run-audit": ["--", "true"],
     "kubernetes-controller": ["--max-bound", "1us", "--url", "127.0.0.1:9"],
@@ -48,6 +49,7 @@ ALONE = ("now", "wait", "policy", "preflight", "replay", "merge-traces")
 EXTRA = {
     "profile-from-mib": ("the mib extra", "daemon,mib"),
     "audit": ("the audit extra", "audit"),
+    "roadmap": ("the audit extra", "audit"),
     "top": ("the tui extra", "tui"),
     "run-audit": ("the audit extra", "audit"),
     "demo": (r"the package \w+", "daemon,demo"),
