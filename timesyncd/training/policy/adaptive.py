@@ -3,10 +3,12 @@ What `auto` does with an adaptive optimizer, as AdamW: which way to send reaches
 link. Pure.
 
 `DecisionInputs` has the measurements, `candidates` what each way to send would cost, and `choose` decides;
-`AdaptiveChoice` keeps what was measured. All durations are in multiples of the computing of a step of BSP. While
-nothing shows that the loss keeps up (no validation loss), the candidates are those that send less in each step: half
-precision, and DES-LOC with a short period. With it they include averagings that are rare: DES-LOC, DiLoCo and Streaming
-DiLoCo.
+`AdaptiveChoice` keeps what was measured. All durations are in multiples of the computing of a step of BSP.
+
+A replica's own update divides by the noise of one rank's gradient, which N ranks' mean has sqrt(N) times less of. So
+under Adam averagings cost steps however often they are (LOCAL_ADAM_EXPONENT). While nothing shows that the loss keeps
+up (no course of a validation loss), gradients are averaged in every step, in half precision where that pays. With it
+DES-LOC, DiLoCo and Streaming DiLoCo are candidates.
 """
 
 from __future__ import annotations
@@ -20,22 +22,20 @@ from timesyncd.training.policy.constants import (
     CHANGE_GAIN,
     DES_LOC_PER_STEP,
     DIFFERENT_DATA_FROM,
-    DILOCO_FIXED,
     DILOCO_PER_STEP,
     HALF_PRECISION_COST,
     HALF_PRECISION_FROM,
-    MAX_INTERVAL,
+    LOCAL_ADAM_EXPONENT,
     NEGLIGIBLE_WAIT,
     RANKS_EXPONENT,
     SAME_DATA_BELOW,
     SEND_LESS_FROM,
-    UNPROVEN_INTERVAL,
     UNTIMED_BSP_FACTOR,
 )
 from timesyncd.training.policy.policies import ChangeReason
 
 #: The intervals that are compared, in steps.
-INTERVALS = (2, 4, 8, 16, 32, 64)
+INTERVALS = (4, 8, 16, 32, 64)
 
 #: Fragments of Streaming DiLoCo.
 FRAGMENTS = 4
@@ -76,8 +76,8 @@ def fitted_link(full_wait: float, half_wait: float | None, timed: tuple[float, f
 class DecisionInputs:
     """
     What `choose` goes by. `full_wait`, `half_wait`: ranks' waiting under BSP in each precision; None: not measured.
-    `is_proven`: a validation loss shows whether the loss keeps up. `sees_same_data`: the gradients show the same kind
-    of data on all ranks, beyond doubt. `max_interval`: the longest one after which no loss rose. `blocks`: blocks of
+    `is_proven`: the course of a validation loss shows whether it keeps up. `sees_same_data`: the gradients show the same kind
+    of data on all ranks, beyond doubt. `may_average`: no loss rose or lagged behind under averagings. `blocks`: blocks of
     layers in the module, at most so many fragments. `barred`: texts that proved slower or worse.
     """
 
@@ -88,7 +88,7 @@ class DecisionInputs:
     is_warming_up: bool = False
     is_proven: bool = False
     sees_same_data: bool = False
-    max_interval: int = MAX_INTERVAL
+    may_average: bool = True
     blocks: int = 1
     barred: Collection[str] = ()
 
@@ -124,18 +124,14 @@ def _candidates(measured: DecisionInputs) -> Iterator[Candidate]:
         return
     half_wait = HALF_PRECISION_COST * measured.full_wait if measured.half_wait is None else measured.half_wait
     yield Candidate("bsp + fp16", 1 + half_wait)
-    if measured.is_warming_up or not measured.sees_same_data:
+    if measured.is_warming_up or not (measured.sees_same_data and measured.is_proven and measured.may_average):
         return
-    longest = measured.max_interval if measured.is_proven else min(measured.max_interval, UNPROVEN_INTERVAL)
-    scatter = (measured.ranks / 2) ** RANKS_EXPONENT
+    scatter, fixed = (measured.ranks / 2) ** RANKS_EXPONENT, measured.ranks**LOCAL_ADAM_EXPONENT
     for interval in INTERVALS:
-        if interval > longest:
-            return
-        yield _des_loc(measured.link, interval, 1 + DES_LOC_PER_STEP * scatter * interval)
-        if measured.is_proven and interval > UNPROVEN_INTERVAL:
-            steps = 1 + DILOCO_FIXED + DILOCO_PER_STEP * scatter * interval
-            yield _diloco(measured.link, interval, steps)
-            yield from _streaming(measured, interval, steps)
+        yield _des_loc(measured.link, interval, fixed * (1 + DES_LOC_PER_STEP * scatter * interval))
+        steps = fixed * (1 + DILOCO_PER_STEP * scatter * interval)
+        yield _diloco(measured.link, interval, steps)
+        yield from _streaming(measured, interval, steps)
 
 
 def _half(link: LinkCost) -> tuple[str, float]:
@@ -196,7 +192,7 @@ def describe(measured: DecisionInputs) -> str:
         text += "; the gradients do not show the same kind of data"
     elif not measured.is_proven and measured.full_wait > SEND_LESS_FROM:
         text += (
-            "; with an adaptive optimizer and no validation loss nothing shows that rare averagings keep the loss: "
+            "; with an adaptive optimizer and no course of a validation loss nothing shows that averagings keep the loss: "
             "call record_validation(loss)"
         )
     return text
@@ -251,7 +247,7 @@ class AdaptiveChoice:
     full_wait: float | None = None
     half_wait: float | None = None
     bsp_compute_ns: float = 1.0
-    max_interval: int = MAX_INTERVAL
+    may_average: bool = True
     dissimilarity: float = math.inf
     barred: dict[str, float] = field(default_factory=dict)
 
@@ -261,8 +257,8 @@ class AdaptiveChoice:
         return not self.text.startswith("streaming_diloco")
 
     def restrain(self) -> None:
-        """The loss rose: no averaging is as rare any more."""
-        self.max_interval = self.interval // 2
+        """The loss rose, or lagged behind: gradients are averaged in every step from now on."""
+        self.may_average = False
 
     def change(self, now: NewestStep, is_forced: bool = False) -> Changed | None:
         """The way to send from now on; None: no change. `is_forced`: what is in force may not stay."""
@@ -314,7 +310,7 @@ class AdaptiveChoice:
             is_proven=now.is_proven,
             # In doubt a validation loss shows it.
             sees_same_data=self.dissimilarity <= (DIFFERENT_DATA_FROM if now.is_proven else SAME_DATA_BELOW),
-            max_interval=self.max_interval,
+            may_average=self.may_average,
             blocks=self.blocks,
             barred=[text for text, wait in self.barred.items() if full_wait <= BARRED_UNTIL * wait],
         )

@@ -47,12 +47,14 @@ from timesyncd.training.policy.constants import (
     MAX_LOSS_ERRORS,
     MAX_LOSS_RISE,
     MAX_STEPS_WITHOUT_LOSS,
+    MAX_VALIDATION_LAG,
     MAX_VALIDATION_RISE,
     MIN_INTERVAL,
     MIN_JUMP,
     MIN_LINK_SHARE,
     MIN_SPEEDUP,
     MIN_STEPS_BETWEEN_CHANGES,
+    MIN_VALIDATIONS,
     NEGLIGIBLE_WAIT,
     OVERLAP_FROM_COST,
     RECENT_ROWS,
@@ -68,6 +70,7 @@ from timesyncd.training.policy.constants import (
 from timesyncd.training.policy.drift import ReplicaDrift
 from timesyncd.training.policy.encoding import FULL_PRECISION, HALF_PRECISION, GradientEncoding, estimated_step
 from timesyncd.training.policy.policies import ChangeReason, Combine, Decision, PolicyContext
+from timesyncd.training.policy.trend import KEPT_VALIDATIONS, predicted_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,8 @@ class Controller:
 
     def __init__(self, rate: float = math.nan, is_adaptive: bool = False, blocks: int = 1) -> None:
         self._rate = rate
-        self._is_rising = self._has_validation = False
+        self._is_rising = False
+        self._course: list[tuple[int, float]] = []  #: with an adaptive optimizer: validations under BSP
         self._best_validation, self._risen = math.inf, 0
         self._stage = _Stage.ADAPTIVE if is_adaptive else _Stage.BSP
         self._adaptive = AdaptiveChoice(blocks=blocks)
@@ -230,14 +234,22 @@ class Controller:
         """Takes back a choice after which the validation loss rose."""
         if not losses:
             return None
-        self._has_validation, loss = True, statistics.fmean(losses)
+        loss = statistics.fmean(losses)
+        if self._stage is _Stage.ADAPTIVE and not self._is_guarded():
+            self._course = [*self._course, (self._step or 0, loss)][-KEPT_VALIDATIONS:]
         is_guarded = self._is_guarded() and self._stage is not _Stage.BSP_FASTER
         rose = loss - self._best_validation > MAX_VALIDATION_RISE * abs(self._best_validation)
-        self._risen = self._risen + 1 if rose and is_guarded else 0
+        predicted = predicted_loss(self._course, self._step or 0) if self._stage is _Stage.ADAPTIVE else None
+        lags = predicted is not None and loss > (1 + MAX_VALIDATION_LAG) * predicted
+        self._risen = self._risen + 1 if (rose or lags) and is_guarded else 0
         best, self._best_validation = self._best_validation, min(self._best_validation, loss)
         if self._risen < VALIDATIONS_RISEN:
             return None
         self._risen = 0
+        if predicted is not None and not rose:
+            return self.restrain(
+                f"the validation loss is {loss:.4g}, and by its course before it would be {predicted:.4g}"
+            )
         return self.restrain(f"the validation loss rose from {best:.4g} to {loss:.4g}")
 
     def restrain(self, reason: str) -> Choice | None:
@@ -297,7 +309,7 @@ class Controller:
             transfer_ns=statistics.median(self._transfers) if self._transfers else None,
             ranks=self._drift.ranks,
             is_rising=self._is_rising,
-            is_proven=self._has_validation,
+            is_proven=len(self._course) >= MIN_VALIDATIONS,
             dissimilarity=dissimilarity,
             is_settled=len(self._waited) > RECENT_ROWS and self._steps_since_change >= MIN_STEPS_BETWEEN_CHANGES,
         )
