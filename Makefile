@@ -78,10 +78,10 @@ gpu-check:
 claim: .venv/dev
 	@$(BIN)/timesyncd claim
 
-# When to synchronize: `make bench-policies` says what is left of each part, PART=t1-2-paper goes on with that one for an hour at most, PART=table
-# writes docs/policies-bench.md. Needs root; bench/policies/README.md.
-bench-policies: test-packages .venv/dev
-	@cd bench && $(CURDIR)/$(BIN)/python -m policies.$(if $(filter table,$(PART)),table,run $(if $(PART),--part $(PART)))
+# When to synchronize: what each policy costs and gains, in 20 minutes; it goes on where it stopped. PART=curves trains replicas in one process,
+# PART=table writes docs/policies-bench.md. bench/policies/README.md.
+bench-policies: .venv/dev
+	@cd bench && $(CURDIR)/$(BIN)/python -m policies.$(or $(PART),run)
 
 # Coverage-guided fuzzing of every parser and of a whole hub, MINUTES in all. It goes on where the last run stopped, and keeps what fails
 # in .fuzz/faults. TARGET='mqtt payload' takes one of them.

@@ -33,9 +33,3 @@ def batches(samples: Iterator[Iterable[int]], size: int) -> Iterator[Sequence[in
             if len(batch) == size:
                 yield batch
                 batch = []
-
-
-def steps_per_epoch(task: Task, method: Method, data: Data, size: int, ranks: int) -> int:
-    """With SelDP a rank visits all of the data in an epoch."""
-    share = data.length if method.partition == "sel" and not task.by_label else data.length // ranks
-    return max(1, share // size)

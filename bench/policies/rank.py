@@ -22,8 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from policies.plan import Method
-from policies.tasks import DATA, NETWORKS, Data
-from policies.training import Order, measure, train
+from policies.training import Order, Work, measure, train, work_of
 
 #: How long the others may go on once there is a result.
 GRACE_S = 3.0
@@ -35,8 +34,7 @@ TIMEOUT = timedelta(seconds=60)
 
 
 def ordered(fields: dict[str, Any]) -> Order:
-    injected = fields["method"].pop("injected")
-    method = Method(**fields["method"], injected=tuple(injected) if injected else None)
+    method = Method(**fields["method"])
     return Order(**{name: fields[name] for name in Order.__annotations__ if name != "method"}, method=method)
 
 
@@ -46,7 +44,7 @@ def serve(ranks: int) -> None:
     server.serve(ranks)
 
 
-def work(fields: dict[str, Any], data: Data) -> None:
+def work(fields: dict[str, Any], given: Work) -> None:
     """The forked process; it never returns."""
     folder = Path(fields["folder"])
     try:
@@ -60,8 +58,8 @@ def work(fields: dict[str, Any], data: Data) -> None:
         meeting = f"tcp://{os.environ['MASTER_ADDR']}:{fields['port']}"
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=TIMEOUT)
         torch.manual_seed(fields["seed"])
-        network = NETWORKS[fields["task"]]()
-        result = (measure if fields["kind"] == "measure" else train)(order, network, data)
+        network = given.network()
+        result = (measure if fields["kind"] == "measure" else train)(order, network, given)
         if rank == 0:
             write(folder / "result.json", result)
     except BaseException as error:  # noqa: BLE001  it is in the result
@@ -96,14 +94,14 @@ def attend(child: int, folder: Path) -> None:
 def main(task: str, orders: str) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    data = DATA[task]()
+    given = work_of(task)
     with open(orders) as lines:
         for line in lines:
             fields = json.loads(line)
             before = int(TX_BYTES.read_text())
             child = os.fork()
             if child == 0:
-                work(fields, data)
+                work(fields, given)
             attend(child, Path(fields["folder"]))
             sent = int(TX_BYTES.read_text()) - before
             write(Path(fields["folder"]) / f"done-{os.environ['RANK']}.json", sent)

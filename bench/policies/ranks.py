@@ -23,7 +23,7 @@ from rank_lab import INTERFACE, PORT, RankLab
 from timesyncd.simulation.bed.host import dying_with_parent
 
 #: Above the run's own limit: evaluations, the beginning, an ending.
-PATIENCE_S = 180.0
+PATIENCE_S = 40.0
 
 
 class RanksLost(Exception):
@@ -75,7 +75,7 @@ class Ranks:
         for orders in self._orders:
             orders.write(json.dumps(order_fields).encode() + b"\n")
         done = [folder / f"done-{rank}.json" for rank in range(self.ranks + 1)]
-        self._wait(done, (order.get("limit_s") or 0) * 3 + PATIENCE_S)
+        self._wait(done, order["limit_s"] * 2 + PATIENCE_S)
         result = folder / "result.json"
         found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {"error": "killed"}
         found["sent_bytes"] = [json.loads(path.read_text()) for path in done]

@@ -7,18 +7,19 @@ import math
 import signal
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from policies.board import Board
-from policies.dealing import batches, epochs, steps_per_epoch
-from policies.makers import MAKERS, Given, Trainer, batch_of_own, injecting
-from policies.plan import TASKS, Method
-from policies.tasks import Data, accuracy, perplexity
+from policies.adam_tasks import ADAM_TASKS, AdamTask
+from policies.board import Board, write_replica
+from policies.dealing import batches, epochs
+from policies.makers import MAKERS, Given, Trainer
+from policies.plan import TASKS, Method, Task
+from policies.tasks import accuracy, digits, mlp
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -28,19 +29,20 @@ MOMENTUM, DECAY = 0.9, 2.0
 MEASURED, WARM_UP = 60, 15
 
 #: A run without end would be a mistake of ours.
-MOST_BUDGETS = 40
+MOST_BUDGETS = 10
+
+#: A transient straggler: in every so many steps the last rank sleeps for the computing of so many.
+PAUSE_EVERY, PAUSED_STEPS = 20, 10
 
 
 @dataclass(frozen=True)
 class Order:
-    """A run as the ranks receive it. `target` and `limit_s` None: to the end of the budget."""
+    """A run as the ranks receive it."""
 
     task: str
     method: Method
-    learning_rate: float
     seed: int
-    target: float | None
-    limit_s: float | None
+    limit_s: float
     compute_ms: float
     folder: str
 
@@ -63,33 +65,96 @@ class Stopwatch:
         return self._before_ns / 1e9
 
 
+class Work(Protocol):
+    """What a task trains: a network, an optimizer, batches, and how it is judged."""
+
+    def network(self) -> nn.Module: ...
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer: ...
+    def rate_at(self, step: int) -> float: ...
+    def batches(self, method: Method, rank: int, ranks: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def judge(self, network: nn.Module) -> float: ...
+
+    @property
+    def clip(self) -> float | None: ...
+
+
+class SgdWork:
+    """On digits."""
+
+    clip: float | None = None
+
+    def __init__(self, task: Task) -> None:
+        self._task, self._data = task, digits()
+
+    def network(self) -> nn.Module:
+        return mlp()
+
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(network.parameters(), lr=self._task.learning_rate, momentum=MOMENTUM)
+
+    def rate_at(self, step: int) -> float:
+        """It falls with 1 / step, so that no method's steps end where another's do."""
+        return self._task.learning_rate / (1 + DECAY * step / self._task.steps)
+
+    def batches(self, method: Method, rank: int, ranks: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        generator = torch.Generator().manual_seed(seed * 1_000 + rank)
+        for samples in batches(epochs(self._task, method, self._data, rank, ranks, seed), self._task.batch):
+            yield self._data.draw(samples, generator)
+
+    def judge(self, network: nn.Module) -> float:
+        inputs, targets = self._data.held_out
+        network.eval()
+        with torch.no_grad():
+            return accuracy(network(inputs), targets)
+
+
+class AdamWork:
+    """A task of `adam_tasks`, whose ranks draw independent batches of the same data."""
+
+    def __init__(self, task: AdamTask) -> None:
+        self._task, self.clip = task, task.clip
+        self.network, self.optimizer, self.rate_at, self.judge = (
+            task.network,
+            task.optimizer,
+            task.rate_at,
+            task.held_out,
+        )
+
+    def batches(self, method: Method, rank: int, ranks: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        generator = torch.Generator().manual_seed(seed * 1_000 + rank)
+        while True:
+            yield self._task.draw(self._task.batch, generator)
+
+
+def work_of(task: str) -> Work:
+    adam = TASKS[task].adam
+    return AdamWork(ADAM_TASKS[adam]) if adam else SgdWork(TASKS[task])
+
+
 class Rank:
-    def __init__(self, order: Order, network: nn.Module, data: Data) -> None:
-        self.order, self.task, self.data = order, TASKS[order.task], data
+    def __init__(self, order: Order, network: nn.Module, work: Work) -> None:
+        self.order, self.task, self.work = order, TASKS[order.task], work
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self._generator = torch.Generator().manual_seed(order.seed * 1_000 + self.rank)
-        size = batch_of_own(order.method, self.task.batch, self.ranks)
-        own_epochs = epochs(self.task, order.method, data, self.rank, self.ranks, order.seed)
-        self._batches = batches(own_epochs, size)
-        self._inject = injecting(order.method, order.seed)
+        self._batches = work.batches(order.method, self.rank, self.ranks, order.seed)
         self.network = network
-        optimizer = torch.optim.SGD(network.parameters(), lr=order.learning_rate, momentum=MOMENTUM)
-        epoch = steps_per_epoch(self.task, order.method, data, size, self.ranks)
-        self.trainer: Trainer = MAKERS[order.method.maker](Given(network, optimizer, order.method, order.folder, epoch))
-        self._sleeps_s = order.method.slowed * order.compute_ms / 1e3 if self.rank == self.ranks - 1 else 0.0
+        given = Given(network, work.optimizer(network), order.method, order.folder)
+        self.trainer: Trainer = MAKERS[order.method.maker](given)
+        self._pauses_s = 0.0
+        if order.method.pauses and self.rank == self.ranks - 1:
+            self._pauses_s = PAUSED_STEPS * order.compute_ms / 1e3
 
     def compute(self, step: int) -> Tensor:
-        """Up to the gradients. The learning rate falls with 1 / step, so that no method's steps end where another's do."""
-        rate = self.order.learning_rate / (1 + DECAY * step / self.task.steps)
+        """Up to the gradients."""
         for group in self.trainer.optimizer.param_groups:
-            group["lr"] = rate
-        inputs, targets = self.data.draw(next(self._batches), self._generator)
-        inputs, targets = self._inject(step, inputs, targets)
+            group["lr"] = self.work.rate_at(step)
+        inputs, targets = next(self._batches)
         loss = functional.cross_entropy(self.trainer.wrapped(inputs), targets)
-        if self._sleeps_s:
-            time.sleep(self._sleeps_s)
+        if self._pauses_s and step % PAUSE_EVERY == 0:
+            time.sleep(self._pauses_s)
         self.trainer.optimizer.zero_grad(set_to_none=False)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.work.clip is not None:
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.work.clip)
         return loss.detach()
 
     def update(self, loss: Tensor) -> None:
@@ -108,12 +173,8 @@ class Judge:
         self.why = ""
 
     def value(self, parameters: Tensor) -> float:
-        nn.utils.vector_to_parameters(parameters, self._judged.parameters())
-        measure = perplexity if self._rank.task.error else accuracy
-        inputs, targets = self._rank.data.held_out
-        self._judged.eval()
-        with torch.no_grad():
-            return measure(self._judged(inputs), targets)
+        write_replica(self._judged, parameters)
+        return self._rank.work.judge(self._judged)
 
     def judge(self, step: int, elapsed_s: float, parameters: Tensor) -> bool:
         """Whether the run is over."""
@@ -122,11 +183,11 @@ class Judge:
         self.curve.append((elapsed_s, value if is_number else math.inf if task.error else 0.0))
         if not is_number:
             self.why = "diverged"
-        elif order.target is not None and task.is_reached(value, order.target):
+        elif task.is_reached(value):
             self.why = "reached"
-        elif order.limit_s is not None and elapsed_s > order.limit_s:
+        elif elapsed_s > order.limit_s:
             self.why = "time"
-        elif step >= task.steps * (1 if order.limit_s is None else MOST_BUDGETS):
+        elif step >= task.steps * (1 if task.adam else MOST_BUDGETS):
             self.why = "steps"
         return bool(self.why)
 
@@ -160,9 +221,9 @@ class Judge:
             clock.start()
 
 
-def train(order: Order, network: nn.Module, data: Data) -> dict[str, Any]:
+def train(order: Order, network: nn.Module, work: Work) -> dict[str, Any]:
     """Rank 0's result of the run."""
-    rank = Rank(order, network, data)
+    rank = Rank(order, network, work)
     judge = Judge(rank, Board(Path(order.folder), network, rank.rank, rank.ranks))
     evaluate: Callable[[int, Stopwatch], bool] = judge.out_of_step if order.method.is_served else judge.in_step
     clock = Stopwatch()
@@ -184,9 +245,9 @@ def train(order: Order, network: nn.Module, data: Data) -> dict[str, Any]:
     return {"why": judge.why, "steps": step, "synchronizations": synced, "changes": changes, "curve": judge.curve}
 
 
-def measure(order: Order, network: nn.Module, data: Data) -> dict[str, Any]:
+def measure(order: Order, network: nn.Module, work: Work) -> dict[str, Any]:
     """Medians of computing and of communication, in ms, means over the ranks. The optimizer's part is computing."""
-    rank = Rank(order, network, data)
+    rank = Rank(order, network, work)
     computing, communicating = [], []
     for step in range(WARM_UP + MEASURED):
         moments = [time.perf_counter()]
