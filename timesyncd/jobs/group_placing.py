@@ -23,6 +23,9 @@ from timesyncd.traces.operations import (
     UnusableTrace,
 )
 
+#: So many threads of gloo run the collectives of a group, unless a job asks for more.
+_THREADS = 2
+
 #: So many calls of a thread are compared with those of other ranks.
 _COMPARED = 64
 
@@ -151,7 +154,12 @@ def _choices(trace: RankTrace, ends: Mapping[int, _Ends]) -> Iterator[_Choice]:
     usable = [_usable(trace.rank, calls[each], groups) for each in others]
     apart = {(each, group.ranks): _apart_ns(trace.rank, calls[each], group, ends) for each in calls for group in groups}
     tried = 0
-    for of_threads in combinations_with_replacement(groups, len(threads)):
+    ways = [
+        each
+        for each in combinations_with_replacement(groups, len(threads))
+        if all(each.count(group) <= _THREADS for group in groups)
+    ]
+    for of_threads in ways or combinations_with_replacement(groups, len(threads)):
         for of_others in product(*usable):
             tried += 1
             if tried > _MOST_OF_RANK:

@@ -343,7 +343,7 @@ class _Graph:
     ) -> list[int]:
         """The communications that ended just before this one began, while the rank waited: it began after them."""
         earliest_ns = max(from_ns, until_ns - _AT_ONCE_NS) - slack_ns
-        recent = ended[bisect_right(ends, earliest_ns) : bisect_right(ends, until_ns + slack_ns)]
+        recent = ended[bisect_right(ends, earliest_ns) : bisect_right(ends, until_ns)]
         found = [self._index_of[rank, each] for each in recent if (rank, each) in self._index_of]
         return [each for each in found if each not in known]
 

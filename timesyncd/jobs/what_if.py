@@ -137,6 +137,25 @@ def analyse(graph: StepGraph) -> WhatIf | UnknownReason:
     return _Analysis(graph, played.length_ns / graph.steps).result(misfit(graph, played, graph.ranks), played)
 
 
+def _spread_of(factors: Sequence[float]) -> float:
+    """How far ranks that do the same work are apart: of few ranks the one that is asked for must not be among them."""
+    middle = median(factors)
+    return SIGMA_PER_MAD * median(abs(factor - middle) for factor in factors)
+
+
+def _without_common(samples: Mapping[int, Mapping[int, float]]) -> dict[int, dict[int, float]]:
+    """Each rank's samples over the mean of all in that step, as far apart as if they were not part of that mean."""
+    steps = set.intersection(*(set(each) for each in samples.values()))
+    means = {step: fmean(each[step] for each in samples.values()) for step in steps}
+    scale = math.sqrt(len(samples) / (len(samples) - 1))
+    found = {}
+    for rank, each in samples.items():
+        ratios = {step: each[step] / means[step] for step in steps}
+        middle = fmean(ratios.values()) if ratios else 1.0
+        found[rank] = {step: middle + (ratio - middle) * scale for step, ratio in ratios.items()}
+    return found
+
+
 _Key = TypeVar("_Key", int, str)
 
 
@@ -258,13 +277,11 @@ class _Analysis:
         if not comparable:
             return {}
         factors = model.factors
-        middle = median(factors[rank] for rank in comparable)
-        usual = SIGMA_PER_MAD * median(abs(factors[rank] - middle) for rank in comparable)
-        found = {}
+        found, asked = {}, comparable
         if len(comparable) == 2:  # their spread is what is asked for, so the steps have to show it
-            usual = 0.0
-            comparable = [rank for rank in comparable if self._is_above(rank, *(set(comparable) - {rank}))]
-        for rank in comparable:
+            asked = [rank for rank in comparable if self._is_above(rank, *(set(comparable) - {rank}))]
+        for rank in asked:
+            usual = _spread_of([factors[each] for each in comparable if each != rank])
             error = math.hypot(usual, self._error(rank))
             if factors[rank] - 1 >= max(MIN_RANK_EXCESS, MIN_SIGNIFICANCE * error):
                 found[rank] = factors[rank]
@@ -282,17 +299,20 @@ class _Analysis:
         return has_level([steps_ns[0][step] - steps_ns[1][step] for step in common], [], 2)
 
     def _error(self, rank: int) -> float:
-        """The standard error of a rank's factor."""
-        return self._spread(rank) * math.sqrt(1 + 1 / max(1, len(self.model.like(rank)) - 1))
+        """The standard error of a rank's factor. What slows all ranks of its class in a step, as a busy host, is no part."""
+        samples = {each: self._samples(each) for each in self.model.like(rank)}
+        if self.graph.steps >= 3 and len(samples) > 1:
+            samples = _without_common(samples)
+        return self._spread(samples) * math.sqrt(1 + 1 / max(1, len(self.model.like(rank)) - 1))
 
-    def _spread(self, rank: int) -> float:
+    def _spread(self, of_class: Mapping[int, Mapping[int, float]]) -> float:
         """
         The standard error of what a rank computes, as a share, from how much the ranks of its class vary from step to
         step. Of few samples the spread is known badly, so it is taken larger.
         """
         spreads, counts = [], []
-        for each in self.model.like(rank):
-            samples = self._samples(each)
+        for by_key in of_class.values():
+            samples = list(by_key.values())
             if len(samples) > 1:
                 spreads.append(pstdev(samples) * math.sqrt(len(samples) / (len(samples) - 1)) / fmean(samples))
                 counts.append(len(samples))
@@ -302,7 +322,7 @@ class _Analysis:
         by_place = 1.0 if self.graph.steps >= 3 else _BY_PLACE
         return median(spreads) / math.sqrt(median(counts)) * (1 + _FEW / freedom) * by_place
 
-    def _samples(self, rank: int) -> list[float]:
+    def _samples(self, rank: int) -> dict[int, float]:
         """The rank's factor by step, or where there are fewer than three steps, by place."""
         keyed: dict[int, list[tuple[float, float]]] = defaultdict(list)
         by_step = self.graph.steps >= 3
@@ -311,7 +331,7 @@ class _Analysis:
             usual_ns = self.model.usual(rank, step, place) * (self.model.load(rank, step, place) if is_known else 1.0)
             if usual_ns > _LEAST_NS:
                 keyed[step if by_step else place].append((ns, usual_ns))
-        return [sum(ns for ns, _ in each) / sum(usual for _, usual in each) for each in keyed.values()]
+        return {key: sum(ns for ns, _ in each) / sum(usual for _, usual in each) for key, each in keyed.items()}
 
     def _loads_are_known(self, rank: int) -> bool:
         """Whether the work of the micro-batches is measured on several other ranks."""
@@ -361,7 +381,8 @@ class _Analysis:
     def _stage_error(self, stage: int) -> float:
         """The standard error of a stage's work over that of another one, as a share."""
         ranks = [rank for rank in self.graph.ranks if self.graph.stages[rank] == stage]
-        return max(self._spread(rank) for rank in ranks) * math.sqrt(2 / len(ranks))
+        samples = [{each: self._samples(each) for each in self.model.like(rank)} for rank in ranks]
+        return max(map(self._spread, samples)) * math.sqrt(2 / len(ranks))
 
     def _stage_work(self) -> dict[int, float]:
         """What a step takes on a healthy rank of each stage."""
@@ -383,9 +404,10 @@ class _Analysis:
         own = self._own_loads()
         sigma = math.sqrt(fmean((load - 1) ** 2 for loads in own.values() for load in loads))
         found = self._replicas()
-        if sigma < MIN_SEQUENCE_SIGMA or not self._is_everywhere(own):
+        apart = self._apart_sigma(own)
+        if apart < MIN_SEQUENCE_SIGMA or not self._is_everywhere(own):
             return found
-        is_shared = self._is_shared(sigma)
+        is_shared = self._is_shared(apart)
         if is_shared is False:
             return found
         lonely = len(set(self.graph.replicas.values())) == len(self.graph.replicas)
@@ -398,6 +420,22 @@ class _Analysis:
         for (replica, _, _), load in self.model.loads.items():
             found[replica].append(load)
         return {replica: [load / fmean(loads) for load in loads] for replica, loads in found.items()}
+
+    def _apart_sigma(self, own: Mapping[int, Sequence[float]]) -> float:
+        """
+        The deviation of the micro-batches' work between replicas, at the same place of a step: what slows all of them at
+        once, as a busy host, is no unequal data. Of a single replica the deviation of all.
+        """
+        if len(own) < 2:
+            return math.sqrt(fmean((load - 1) ** 2 for loads in own.values() for load in loads))
+        together: dict[tuple[int, int], list[float]] = defaultdict(list)
+        means = means_by_key((replica, load) for (replica, _, _), load in self.model.loads.items())
+        for (replica, step, number), load in self.model.loads.items():
+            together[step, number].append(load / means[replica])
+        shown = [loads for loads in together.values() if len(loads) > 1]
+        if not shown:
+            return 0.0
+        return math.sqrt(fmean(pstdev(loads) ** 2 * len(loads) / (len(loads) - 1) for loads in shown))
 
     def _replicas(self) -> list[_Candidate]:
         """Replicas whose micro-batches persistently take longer than those of the others."""

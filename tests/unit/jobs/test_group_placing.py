@@ -48,6 +48,22 @@ def test_threads_serve_groups_in_the_order_in_which_these_were_made() -> None:
         assert groups_of(found) == [MODEL[rank], DATA[rank]] * STEPS
 
 
+def test_two_threads_at_most_serve_a_group() -> None:
+    """All groups call the same at nearly the same moments, so that the number of threads tells them apart."""
+    lanes = (11, 12, 21, 22) * 2
+    traces = []
+    for rank in range(4):
+        later = {1: 50_000 * (DATA[rank] == (1, 3)), 2: 50_000 * (MODEL[rank] == (2, 3))}
+        calls = [
+            call("all_reduce", number * 1_000_000, number * 1_000_000 + 500_000 + later[lane // 10], lane)
+            for number, lane in enumerate(lanes)
+        ]
+        traces.append(trace(rank, calls))
+
+    for rank, found in enumerate(placed(traces)):
+        assert groups_of(found) == [DATA[rank], DATA[rank], MODEL[rank], MODEL[rank]] * 2
+
+
 def test_a_message_names_a_rank_of_its_group() -> None:
     """Rank 0 of the group of (1, 3) is rank 1 of the job."""
     found = []
