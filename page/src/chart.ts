@@ -3,6 +3,7 @@
 import uPlot from "uplot";
 import { colour, onTheme } from "./colours.ts";
 import { h } from "./dom.ts";
+import { linePaths } from "./dense.ts";
 import { duration } from "./model.ts";
 import { place } from "./place.ts";
 import { chartFont, letters, scaledHeight } from "./size.ts";
@@ -138,6 +139,8 @@ export class TimeChart {
         return line.bars ? String(value) : text(value - below);
       },
     };
+    const linear = uPlot.paths.linear?.();
+    if (linear !== undefined && !this.options.lines.some(({ fillTo }) => fillTo !== undefined)) Object.assign(shown, linePaths(line.colour, line.width ?? 1.5, linear));
     if (line.dash) shown.dash = line.dash;
     if (line.isMirrored) shown.class = "mirrored";
     if (line.bars) Object.assign(shown, { scale: "count", paths: uPlot.paths.bars?.({ size: [1, 12], align: 1 }), fill: colour(line.colour), width: 0 });

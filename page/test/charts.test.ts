@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ticks } from "../src/bars.ts";
 import { chainOf, shortened } from "../src/chain.ts";
+import { columnsOf } from "../src/dense.ts";
 import { NOTHING, NO_BOUND, WITHIN_ERROR, paint, zoomedPort } from "../src/heat.ts";
 import { flagsOf, lanesOf, placedBars, type LaneBar } from "../src/lanes.ts";
 import { covered, latenessCells, latenessOf, lateShare, stepParts } from "../src/lateness.ts";
@@ -150,4 +151,11 @@ test("an event of the node or of its grandmaster is a flag that says what change
     event("gnss-status.gnss-state-change", "gm-1", "FAILURE-NOFIX"), event("ptp-status.ptp-state-change", "gm-2", "HOLDOVER"),
   ].flatMap((each) => flagsOf(each, ["n1", "gm-1"])).map(({ text }) => text);
   assert.deepEqual(texts, ["HOLDOVER", "gm-1 clock class 7", "gm-1 GNSS FAILURE-NOFIX"]);
+});
+
+test("far more points than pixels are the lowest and highest of each column, and a hole ends a run", () => {
+  const values = [5, 1, 9, 4, null, 7, 8];
+  assert.deepEqual(columnsOf([0, 1, 2, 3, 4, 5, 6], values, 0, 6, (at) => at / 2.1), [
+    [{ x: 0, low: 1, high: 5 }, { x: 1, low: 4, high: 9 }], [{ x: 2, low: 7, high: 7 }, { x: 3, low: 7, high: 8 }],
+  ]);
 });

@@ -127,15 +127,15 @@ export class FleetView {
   private renderCharts(): void {
     const [from, to] = place.limits(Date.now());
     this.chart.set(joined(this.stored, this.bounds));
+    const note = this.bounds.times.length === 0 ? "no reading yet" : `readings since ${at((this.bounds.times[0] ?? 0) * 1e6)}, when this page was opened`;
+    put(byId("racks-note"), this.storedRacks?.racks.length ? "from the hub's store, and live" : note);
+    put(byId("alignment-note"), this.stored.times.length === 0 ? note : "from the hub's store, and live");
     const cells = this.racks.matrix(from, to, (atMs) => timeOfDay(atMs, place.zone).slice(0, to - from < SECONDS_BELOW_MS ? 8 : 5), this.storedRacks);
     const drawn = JSON.stringify([cells.atMs.length, cells.atMs[0], cells.rows.length, this.bounds.times.length, this.storedRacks?.begin_ms, place.zone]);
     if (this.rackCells !== null && drawn === byId("racks").dataset.drawn) return;
     byId("racks").dataset.drawn = drawn;
     this.rackCells = cells;
     this.rackMap.set(cells);
-    const note = this.bounds.times.length === 0 ? "no reading yet" : `readings since ${at((this.bounds.times[0] ?? 0) * 1e6)}, when this page was opened`;
-    put(byId("racks-note"), this.storedRacks?.racks.length ? "from the hub's store, and live" : note);
-    put(byId("alignment-note"), this.stored.times.length === 0 ? note : "from the hub's store, and live");
   }
 
   private limits(): { value: number; text: string }[] {
