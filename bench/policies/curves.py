@@ -113,7 +113,7 @@ def timed(task: AdamTask, ranks: int, text: str, link: LinkModel, row: Rows) -> 
 def target_of(rows: dict[str, Rows], task: AdamTask, ranks: int, seed: int) -> float:
     """What DDP with this seed has at its end, and NEAR more."""
     end = rows[key(task, ranks, seed, "bsp", None)]["points"][-LAST:]
-    return statistics.median(point[2] for point in end) * (1 + NEAR)
+    return float(statistics.median(point[2] for point in end)) * (1 + NEAR)
 
 
 def ratios(
