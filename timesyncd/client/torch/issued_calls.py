@@ -96,6 +96,9 @@ FUNCTIONAL: dict[str, tuple[str, int]] = {
 #: The kinds of functional collectives, by their name for people. Messages among them are counted alone.
 _KINDS = {label: kind for label, kind in METHODS.values() if kind is not None and Trait.COLLECTIVE in kind.traits}
 
+#: What backward issues for a functional collective with a gradient.
+_BACKWARD = {"all_gather": "reduce_scatter", "all_to_all": "all_to_all", "reduce_scatter": "all_gather"}
+
 #: A functional collective that waits before it returns.
 _WAITS_INSIDE = "_dtensor.shard_dim_alltoall"
 
@@ -136,6 +139,9 @@ class IssuedCalls:
         self._seen = 0
         self.metered = 0
         self.unmetered: Counter[_CallKey] = Counter()
+        self._expected: Counter[_CallKey] = (
+            Counter()
+        )  #: of these, what backward will issue, and may issue in C++ unseen
         meter = steps.job.open_group_meter()
         self.communicators = None if meter is None else Communicators(meter, self._marked)
 
@@ -320,12 +326,23 @@ class IssuedCalls:
         if isinstance(group, str):
             group = _resolve_process_group(group)  # type: ignore[arg-type]  # a name of newer torch has a type of its own
         if calls > 1 and torch.is_grad_enabled() and getattr(args[0], "requires_grad", False):
-            self._count_unmetered(name, group, calls - 1)
+            counted = self._count_unmetered(_BACKWARD[name], group, calls - 1)
+            self._expected.update({} if counted is None else dict([counted]))
+        elif self._expected and torch._C._current_graph_task_id() != -1:
+            self._see_backward((name, group.size(), dimension_of(group)))
         kind = _KINDS.get(name)
         if kind is None:
             self._count_unmetered(name, group)
             return None
         return self._begin_in(self._channel_of(group), name, group, kind, args[:1])
+
+    def _see_backward(self, key: _CallKey) -> None:
+        """Backward issues in Python what was counted when forward ran: it counts by itself."""
+        if self._expected[key] > 0:
+            self._expected[key] -= 1
+            self.unmetered[key] -= 1
+            if self.unmetered[key] <= 0:
+                del self.unmetered[key]
 
     def issue(self, record: Record, result: Any) -> None:
         """A functional collective is on its way: it ends where one of its tensors is waited for."""

@@ -227,6 +227,35 @@ def test_without_a_recording_groups_are_counted(tmp_path: Path) -> None:
         dist.destroy_process_group()
 
 
+def test_what_backward_issues_is_marked_or_counted_once(rank: Rank) -> None:
+    """An operator with a gradient issues another collective in backward. It counts as not metered, by its name, until it is seen to be issued."""
+    name = distributed_c10d._get_default_group().group_name
+    tensor = torch.ones(4, requires_grad=True)
+    operators: Any = torch.ops._c10d_functional_autograd
+    found = [
+        torch.ops._c10d_functional.wait_tensor(each)
+        for each in (
+            operators.all_to_all_single(tensor, [4], [4], name),
+            operators.all_gather_into_tensor(tensor, 1, name),
+            operators.reduce_scatter_tensor(tensor, "sum", 1, name),
+        )
+    ]
+    forward = rank.counted
+    for each in found:
+        torch.autograd.backward(each.sum())
+
+    assert forward == (3, {("all_to_all", 1, None): 1, ("reduce_scatter", 1, None): 1, ("all_gather", 1, None): 1})
+    assert rank.counted == (6, {})
+    assert [each.kind for each in rank.marked()] == [
+        Kind.ALL_TO_ALL,
+        Kind.ALL_GATHER,
+        Kind.REDUCE_SCATTER,
+        Kind.ALL_TO_ALL,
+        Kind.REDUCE_SCATTER,
+        Kind.ALL_GATHER,
+    ]
+
+
 def own_marks(rank: Rank) -> list[Mark]:
     """The marks of own times that the daemon would get, after the end of the job."""
     rank.job.close()
