@@ -55,6 +55,18 @@ def test_missing_losses_are_reported_once() -> None:
     )
 
 
+def test_auto_logs_once_that_it_has_nothing_to_gain(caplog: pytest.LogCaptureFixture) -> None:
+    """What was measured, and what it does, on one rank; where ranks wait the change that follows is logged."""
+    caplog.set_level("INFO")
+    for is_reporting, wait_ns in ((True, 10), (True, 500), (False, 10)):
+        notices = Notices("mine", is_reporting)
+        for step in (3, 11):
+            notices.receive_losses([Row(step, compute_ns=1000, wait_ns=wait_ns, loss=2.0)])
+    assert caplog.messages == [
+        "job mine, step 3: under BSP the ranks wait for 0.01 times their computing time -> stays bsp"
+    ]
+
+
 def test_the_first_step_counts() -> None:
     """By the loss that was read later, or by the norm of the step's gradient."""
     notices = Notices("mine", True)

@@ -1,13 +1,21 @@
-"""What a policy reports once: a loss or gradient that is not finite, and losses that `auto` misses."""
+"""
+What a policy reports once: a loss or gradient that is not finite, losses that `auto` misses, and that it has nothing to
+gain.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+import statistics
 import warnings
 from collections.abc import Iterable, Sequence
 
+from timesyncd.training.policy.constants import NEGLIGIBLE_WAIT
 from timesyncd.training.policy.row import Row, unfit_text
 from timesyncd.training.policy.schedule import FIRST_ROWS_STEP
+
+_log = logging.getLogger(__name__)
 
 
 class Notices:
@@ -36,7 +44,12 @@ class Notices:
             self._warn("unfit", text)
 
     def receive_losses(self, rows: Sequence[Row]) -> None:
-        """Under `auto`, which keeps to BSP while no loss is recorded."""
+        """Under `auto`, which keeps to BSP while no loss is recorded, or while ranks hardly wait."""
+        if rows[0].step == FIRST_ROWS_STEP and self._is_reporting:
+            waited = statistics.fmean(row.wait_ns / max(1, row.compute_ns) for row in rows)
+            if waited <= NEGLIGIBLE_WAIT:
+                text = f"under BSP the ranks wait for {waited:.2g} times their computing time"
+                _log.info("job %s, step %d: %s -> stays bsp", self._job_name, rows[0].step, text)
         self._has_losses |= any(not math.isnan(row.loss) for row in rows)
         if not self._has_losses and rows[0].step > FIRST_ROWS_STEP:
             self._warn("losses", "policy auto stays bsp, as no loss is recorded: call record_loss(loss) in each step")
