@@ -98,13 +98,11 @@ def _excess_ns(own: OwnTimes) -> dict[int, dict[int, int]]:
     """
     found: dict[int, dict[int, int]] = {}
     for of in own.classes:
-        totals_ns = {key: {rank: step.own_ns[-1] for rank, step in ranks.items()} for key, ranks in of.alike}
-        for rank in of.ranks if totals_ns else ():
-            itself_ns = lower_median([by_rank[rank] for by_rank in totals_ns.values()])
-            found[rank] = {
-                key: by_rank[rank] - (lower_median([*by_rank.values()]) if len(of.ranks) > 1 else itself_ns)
-                for key, by_rank in totals_ns.items()
-            }
+        usual_ns = {key: lower_median([step.own_ns[-1] for step in ranks.values()]) for key, ranks in of.alike}
+        if len(of.ranks) < 2 and usual_ns:
+            usual_ns = dict.fromkeys(usual_ns, lower_median(list(usual_ns.values())))
+        for rank in of.ranks if usual_ns else ():
+            found[rank] = {key: ranks[rank].own_ns[-1] - usual_ns[key] for key, ranks in of.alike}
     return found
 
 

@@ -57,10 +57,12 @@ def compare_own(steps: OwnStepTimes, world_size: int) -> OwnComparison | None:
     for ranks, alike in classes:
         if len(ranks) > 1 and alike:
             stragglers, doubt = stragglers_and_doubt(list(_compared(ranks, alike)))
+            usual_ns = [_lower_median([_own_ns(own, rank) for rank in ranks]) for _, own in alike]
             found += [
-                replace(each, where=OWN_PLACE, exposed_ns=_exposed_ns(each.rank, ranks, alike)) for each in stragglers
+                replace(each, where=OWN_PLACE, exposed_ns=_exposed_ns(each.rank, usual_ns, alike))
+                for each in stragglers
             ]
-            lateness_ns |= {rank: _lateness_ns(rank, ranks, alike) for rank in ranks}
+            lateness_ns |= {rank: _lateness_ns(rank, usual_ns, alike) for rank in ranks}
             may_be_chance, compared = may_be_chance or doubt, max(compared, len(alike))
     sure = [each for each in found if each.verdict == "straggler"]
     together = tuple(sorted(_together(sure, lateness_ns)))
@@ -99,15 +101,13 @@ def _own_ns(own: Mapping[int, OwnWait], rank: int) -> int:
     return own[rank].own_ns or 0
 
 
-def _excess_ns(rank: int, ranks: Sequence[int], own: Mapping[int, OwnWait]) -> int:
-    """What the rank takes longer in a step than the (lower) median of these ranks."""
-    times = sorted(_own_ns(own, each) for each in ranks)
-    return _own_ns(own, rank) - times[(len(times) - 1) // 2]
+def _lower_median(values: Sequence[int]) -> int:
+    return sorted(values)[(len(values) - 1) // 2]
 
 
-def _lateness_ns(rank: int, ranks: Sequence[int], alike: OwnStepTimes) -> int:
-    values = sorted(_excess_ns(rank, ranks, own) for _, own in alike)
-    return values[(len(values) - 1) // 2]
+def _lateness_ns(rank: int, usual_ns: Sequence[int], alike: OwnStepTimes) -> int:
+    """What the rank usually takes longer than its like, which take `usual_ns` step by step."""
+    return _lower_median([_own_ns(own, rank) - usual for (_, own), usual in zip(alike, usual_ns, strict=True)])
 
 
 def _compared(ranks: Sequence[int], alike: OwnStepTimes) -> Iterator[Sync]:
@@ -123,10 +123,10 @@ def _arrival(at_ns: int) -> Arrival:
     return Arrival("own time", 0, at_ns, at_ns, at_ns, 0)
 
 
-def _exposed_ns(late: int, ranks: Sequence[int], alike: OwnStepTimes) -> int:
+def _exposed_ns(late: int, usual_ns: Sequence[int], alike: OwnStepTimes) -> int:
     """For how long half of the other ranks waited for what this one takes longer than its like."""
     total_ns = 0
-    for _, own in alike:
-        waited = sorted(each.waited_ns or 0 for rank, each in own.items() if rank != late)
-        total_ns += min(max(0, _excess_ns(late, ranks, own)), waited[(len(waited) - 1) // 2])
+    for (_, own), usual in zip(alike, usual_ns, strict=True):
+        waited = [each.waited_ns or 0 for rank, each in own.items() if rank != late]
+        total_ns += min(max(0, _own_ns(own, late) - usual), _lower_median(waited))
     return total_ns
