@@ -10,8 +10,12 @@ most="${TIMESYNCD_MAX_BOUND:-1us}"
 node="${SLURMD_NODENAME:-$(uname -n)}"
 
 # Five seconds: Slurm gives up a batch job whose launch takes longer than BatchStartTimeout (10 s).
-clock=$(timesyncd wait --within "$most" --timeout 5s 2>&1) && exit 0
-reason="timesyncd: clock not within $most: $(printf '%s\n' "$clock" | tail -n 1 | tr -s ' ')"
+if command -v timesyncd >/dev/null; then
+    clock=$(timesyncd wait --within "$most" --timeout 5s 2>&1) && exit 0
+    reason="timesyncd: clock not within $most: $(printf '%s\n' "$clock" | tail -n 1 | tr -s ' ')"
+else
+    reason="timesyncd: not installed on this node, or not in $PATH"
+fi
 echo "$node: job $SLURM_JOB_ID: $reason"
 logger -t timesyncd-preflight "$node: job $SLURM_JOB_ID: $reason" 2>/dev/null || true
 # Slurm drains the node after this script, for "Prolog error". It keeps a reason that is there already, for `sinfo -R`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -237,3 +238,16 @@ def test_the_epilog_writes_the_report_of_a_job(cluster: SlurmCluster) -> None:
 
     assert "ank 1 on node-a" in summary.read_text(), (cluster.root / "run/daemon.log").read_text()
     assert Path(summary.with_name("report.html")).read_text().startswith("<!")
+
+
+def test_a_node_without_timesyncd_is_drained_with_that_reason(tmp_path: Path) -> None:
+    """The reason names the missing program, and not a clock that was never read."""
+    script = (PROJECT / "deploy/slurm/prolog.sh").read_text().replace("/opt/timesyncd/bin:/usr/local/bin:", "")
+    (tmp_path / "prolog.sh").write_text(script)
+    environment = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node-a"}
+    done = subprocess.run(
+        ["sh", tmp_path / "prolog.sh"], check=False, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 1
+    assert done.stdout.startswith("node-a: job 7: timesyncd: not installed on this node, or not in /usr/bin:/bin:")
