@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import timesyncd.training
 from timesyncd.client import Job
 from timesyncd.client.torch.ddp import observe_buckets
 from timesyncd.training import near_ranks, synchronized
+from timesyncd.training.torch.averaging import Averaging
 
 
 @pytest.fixture
@@ -129,3 +131,32 @@ def test_auto_learns_of_the_validation_the_rate_and_the_optimizer(job: Job) -> N
             optimizer.step()
         known = vars(sync._controller)
     assert (known["_best_validation"], known["_stage"].value, known["_is_rising"]) == (1.5, "adaptive", True)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_budget_puts_averagings_off(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each takes much longer than a step, they are made after the longest allowed interval."""
+    average = Averaging.average
+
+    def slow(averaging: Averaging, scale: float = 1) -> None:
+        time.sleep(0.2)
+        average(averaging, scale)
+
+    monkeypatch.setattr(Averaging, "average", slow)
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with synchronized(job, ddp, optimizer, "local_sgd(h=2)", budget=0.01) as sync:
+        for _ in range(80):
+            ddp(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        rounds = sync.report().rounds
+
+    assert 80 / 16 <= rounds < 20
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_budget_for_bsp_is_rejected(job: Job) -> None:
+    """It synchronizes in each step."""
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="^a budget limits "):
+        synchronized(job, ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), "bsp", budget=0.05)

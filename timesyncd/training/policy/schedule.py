@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from timesyncd.training.policy.auto import Auto
+from timesyncd.training.policy.budget import checked_budget
 from timesyncd.training.policy.low_communication import DiLoCo
 from timesyncd.training.policy.policies import BSP, Combine, Decision, FedAvg, LocalSGD, Policy, PolicyContext
 from timesyncd.training.policy.row import Purpose, Row, check_in_step
@@ -34,8 +35,11 @@ class PolicySchedule:
     `take_due` (the steps whose rows it reads now), `decide`, `next_step`, and `accept_request` after the update.
     """
 
-    def __init__(self, strategy: Strategy, ranks: int, steps_per_epoch: int | None = None) -> None:
+    def __init__(
+        self, strategy: Strategy, ranks: int, steps_per_epoch: int | None = None, budget: float | None = None
+    ) -> None:
         self.strategy = strategy
+        self._budget = checked_budget(budget, strategy.policy, steps_per_epoch)
         self.step = 0
         self.steps_since_sync = 1
         self.rounds = 0
@@ -104,12 +108,20 @@ class PolicySchedule:
         for rows in due_rows:
             check_in_step(rows)
             self._update_rate(rows[0])
+            if self._budget is not None:
+                self._budget.measure(rows)
+        if self._budget is not None:
+            self._budget.begin_step(self.step, self.rounds)
         if self.strategy.policy.combines is Combine.ACCUMULATED and self._requested(due_rows) is not None:
             return Decision.SYNC  # the accumulated gradients make their update before another policy begins
         votes = None
         if due_rows:
             votes = tuple(any(rows[rank].vote for rows in due_rows) for rank in range(self._ranks))
-        return self.strategy.policy.decide(self._context(votes))
+        decision = self.strategy.policy.decide(self._context(votes))
+        if self._budget is None or decision is Decision.LOCAL:
+            return decision
+        is_allowed = self._budget.allows(self.strategy.policy, self.step, self.rounds, self.steps_since_sync)
+        return decision if is_allowed else Decision.LOCAL
 
     def _context(self, votes: tuple[bool, ...] | None) -> PolicyContext:
         return PolicyContext(
@@ -189,6 +201,7 @@ class PolicySchedule:
             "request_number": self.request_number,
             "last_exchange": self._last_exchange,
             "pending": list(self._pending),
+            "budget": None if self._budget is None else self._budget.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -203,6 +216,8 @@ class PolicySchedule:
         self.step, self.steps_since_sync = state["step"], state["steps_since_sync"]
         self.rounds, self.request_number = state["rounds"], state["request_number"]
         self._last_exchange = state["last_exchange"]
+        if self._budget is not None and state.get("budget") is not None:
+            self._budget.load_state_dict(state["budget"])
         self._pending = deque((step, counts_in) for step, counts_in in state["pending"])
 
 

@@ -93,6 +93,7 @@ class Synchronizer:
         levels: Levels | None,
         balance: bool = False,
         reference: Path | str | None = None,
+        budget: float | None = None,
     ) -> None:
         self._job, self._ddp, self._optimizer = job, ddp, optimizer
         rows = row_group()
@@ -103,7 +104,7 @@ class Synchronizer:
         replicas = dist.get_process_group_ranks(ddp.process_group)
         self.batches = Batches(self._group.rank(), replicas, balance, rows.size())
         self._exchange = RowExchange(rows, replicas, lambda: self._standstill.interrupt())
-        self._schedule = PolicySchedule(strategy, rows.size(), steps_per_epoch)
+        self._schedule = PolicySchedule(strategy, rows.size(), steps_per_epoch, budget)
         self._override = PolicyOverride()
         self._rows: list[list[Row]] = []
         self._decision = Decision.LOCAL
@@ -116,8 +117,7 @@ class Synchronizer:
         self._controller: Controller | None = None
         self._changes: list[Change] = []
         self._action = Action()
-        self._is_empty = self._has_stale_scales = False
-        self._has_ended = self._have_diverged = False
+        self._is_empty = self._has_stale_scales = self._has_ended = self._have_diverged = False
         self._averaged = 0  #: number of open contexts
         self._notices = Notices(job.name, job.rank == 0)
         self._passes = Passes(ddp, self._forward)
@@ -353,8 +353,7 @@ class Synchronizer:
             buckets.set_hook(self._ddp, ddp_hook(strategy, self._groups), self._reducer)
             self._dissimilarity = Dissimilarity()
             buckets.observe_buckets(self._ddp, self._dissimilarity.observe if self._controller is not None else None)
-        rank, ranks = self._group.rank(), self._group.size()
-        self._voter = Voter(policy, rank, ranks) if isinstance(policy, SelSync) else None
+        self._voter = Voter(policy, self._group.rank(), self._group.size()) if isinstance(policy, SelSync) else None
 
     def _forward(self) -> None:
         self._standstill.note()
@@ -577,6 +576,7 @@ def synchronized(
     levels: Levels | None = None,
     balance: bool = False,
     reference: Path | str | None = None,
+    budget: float | None = None,
 ) -> Synchronizer:
     """
     Let a policy decide when the replicas of a DistributedDataParallel module synchronize. The training loop stays as it
@@ -589,7 +589,7 @@ def synchronized(
     Both may be those that accelerate's `prepare` returned. `policy`: text as docs/policies.md describes it. `steps_per_epoch`: only fedavg needs it. `levels`: which ranks of
     the module's group are near each other (`near_ranks`); near ranks sum first, where nothing is compressed. `balance`:
     `batches.part` deals a global batch by the ranks' measured speeds; `batches.weigh` weights the loss. `reference`: the
-    folder of a former run's recording, whose losses the job is compared with; rank 0's counts. Raises ValueError for an invalid policy, TypeError for a module that is not wrapped in DistributedDataParallel.
+    folder of a former run's recording, whose losses the job is compared with; rank 0's counts. `budget`: the share of an epoch's time (without `steps_per_epoch`: of the run's) that ranks may wait for averagings. Raises ValueError for an invalid policy, TypeError for a module that is not wrapped in DistributedDataParallel.
     """
     module = getattr(ddp, "_orig_mod", ddp)
     if not isinstance(module, DistributedDataParallel):
@@ -597,4 +597,4 @@ def synchronized(
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # accelerate's wrapper around the optimizer that updates
         optimizer = getattr(optimizer, "optimizer", optimizer)
     parsed = parse_collective_policy(policy)
-    return Synchronizer(job, module, optimizer, parsed, steps_per_epoch, levels, balance, reference)
+    return Synchronizer(job, module, optimizer, parsed, steps_per_epoch, levels, balance, reference, budget)
