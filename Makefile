@@ -15,7 +15,7 @@ BUNDLE = timesyncd/web/bundle/built-from.txt
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies claim gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas docs dist dist-test deploy-test clean
+.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies claim gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas docs dist dist-test deploy-test rabbitmq-test clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: $(BUNDLE)
@@ -197,6 +197,10 @@ deploy-test: .venv/dev
 	@sh tests/packages.sh $(SLURM_PACKAGES)
 	@$(BIN)/python -m pip install --quiet --group deploy
 	$(BIN)/pytest tests/deploy $(PYTEST)
+
+# Hubs on a cluster of three RabbitMQ 4 of Debian 13 (tests/broker); root. The root is made once, into the matrix's cache.
+rabbitmq-test: matrix-packages .venv/dev
+	$(BIN)/pytest tests/broker $(PYTEST)
 
 # What `make dist` built: installed, upgraded, removed and purged in a root of each Debian release, and an image of it by buildah.
 dist-test: dist

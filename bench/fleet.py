@@ -86,8 +86,8 @@ class Load:
         self._line("sent")
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        with self._process:
+            self._process.kill()
 
 
 @contextmanager
