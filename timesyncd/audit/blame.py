@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
 from typing import Literal
 
 from pydantic import Field
@@ -24,6 +25,9 @@ from timesyncd.traces.operations import RankTrace, UnusableTrace
 
 #: The longest waits that the report lists.
 _MOST_WAITS = 20
+
+#: Clocks that are further apart than this are rarer than traces of two runs.
+_OTHER_RUN_NS = 60_000_000_000
 
 #: A longer time is damage, and would not fit the report.
 _MAX_NS = float(1 << 60)
@@ -127,6 +131,8 @@ def blame_report(files: Sequence[str], traces: Sequence[RankTrace | UnusableTrac
         first = unusable[0]
         others = f" ({len(unusable)} traces lack this)" if len(unusable) > 1 else ""
         return _unknown(found, "not_timed", f"{first.name}: {first.reason}{others}")
+    if (reason := _other_run(usable)) is not None:
+        return _unknown(found, "other_run", reason)
     try:
         joined = join(usable)
         result = analyse(joined.graph)
@@ -138,9 +144,30 @@ def blame_report(files: Sequence[str], traces: Sequence[RankTrace | UnusableTrac
         return _unknown(found, "not_timed", "the recorded times are centuries apart")
     if isinstance(result, UnknownReason):
         return _unknown(
-            found, result, "the operations wait for one another in a circle, so the traces are not of one run"
+            found,
+            result,
+            "the operations wait for one another in a circle, so the traces are not of one run",
         )
     return _filled(found, joined, result, usable)
+
+
+def _other_run(traces: Sequence[RankTrace]) -> str | None:
+    """The ranks whose traces were recorded at another time than most. None: all at one time."""
+    spans = {
+        trace.rank: (trace.communications[0].begin_ns, trace.communications[-1].end_ns)
+        for trace in traces
+        if trace.communications
+    }
+    if len(spans) < 2:
+        return None
+    middle = median_low(begin for begin, _ in spans.values())
+    slack_ns = _OTHER_RUN_NS + max(end - begin for begin, end in spans.values())
+    far = {rank: begin - middle for rank, (begin, _) in spans.items() if abs(begin - middle) > slack_ns}
+    if not far:
+        return None
+    which = f"ranks {rank_list(sorted(far))}" if len(far) > 1 else f"rank {min(far)}"
+    apart_s = max(map(abs, far.values())) / 1e9
+    return f"the traces of {which} are {apart_s:,.0f} s away from the others, so they are of another run, or a clock is wrong"
 
 
 def _placed(traces: Sequence[RankTrace | UnusableTrace]) -> list[RankTrace | UnusableTrace]:
@@ -188,6 +215,13 @@ def _filled(found: BlameReport, joined: Joined, result: WhatIf, traces: Sequence
             "notes": [*found.notes, *joined.notes, *_notes(joined, traces)],
         }
     )
+    if result.unknown is UnknownReason.UNDECIDED:
+        return _unknown(
+            filled,
+            result.unknown,
+            f"a rank computes {percent(result.undecided, 0)} longer than its like, but {result.steps} steps that vary so much do "
+            "not show whether it is slow: record more steps",
+        )
     if result.unknown is UnknownReason.REPLAY_MISFIT:
         return _unknown(
             filled,

@@ -24,6 +24,9 @@ _CHUNK = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _PICKLE_MAGIC = b"\x80"
 
+#: The names of traces in a folder end so; a dump of the flight recorder has no suffix.
+_SUFFIXES = (".json", ".gz", ".jsonl", ".log", ".pickle", ".pkl", "")
+
 #: A dump or a log is read whole; a profiler's trace may be larger.
 MAX_WHOLE_BYTES = 1 << 30
 
@@ -33,7 +36,7 @@ def read_traces(paths: Sequence[Path]) -> tuple[list[RankTrace | UnusableTrace],
     found: list[RankTrace | UnusableTrace] = []
     inspected: list[InspectedCall] = []
     errors = []
-    for path in paths:
+    for path in itertools.chain.from_iterable(map(_files, paths)):
         try:
             for each in _read(path):
                 if isinstance(each, InspectedCall):
@@ -50,9 +53,21 @@ def read_traces(paths: Sequence[Path]) -> tuple[list[RankTrace | UnusableTrace],
     return found, errors
 
 
+def _files(path: Path) -> list[Path]:
+    """The traces in a folder; a folder that ranks recorded to, and a file, are themselves."""
+    if not path.is_dir() or any(path.glob("*.marks")) or any(path.glob("marks-*")):
+        return [path]
+    found = [each for each in sorted(path.iterdir()) if each.is_file() and each.suffix in _SUFFIXES]
+    return [each for each in found if not each.name.startswith(".")] or [path]
+
+
 def _read(path: Path) -> Sequence[RankTrace | UnusableTrace] | list[InspectedCall]:
     name = str(path)
     if path.is_dir():
+        if not any(path.glob("*.marks")) and not any(path.glob("marks-*")):
+            raise TraceError(
+                f"{name}: the folder has no traces ({', '.join(filter(None, _SUFFIXES))}) and no marks of ranks"
+            )
         return recorded_traces(load(path))
     head = b"".join(itertools.islice(trace_blocks(path), 1))
     if not head.strip():

@@ -14,7 +14,7 @@ from enum import StrEnum
 from timesyncd.jobs.step_graph import COMPUTE, Meeting, Operation, StepGraph
 from timesyncd.jobs.trace_clocks import TraceClockOffset, clock_offsets, left_early
 from timesyncd.jobs.trace_ends import CallEnds, call_ends
-from timesyncd.jobs.trace_steps import Roles, roles_of
+from timesyncd.jobs.trace_steps import Roles, roles_of, with_equal_steps
 from timesyncd.traces.operations import RECV, SEND, Communication, EndKind, RankTrace, merged
 
 
@@ -78,7 +78,7 @@ def absent_ranks(traces: Sequence[RankTrace]) -> list[int]:
 
 def join(traces: Sequence[RankTrace]) -> Joined:
     """The graph of these traces, one for each rank. Raises JoinError."""
-    by_rank = _by_rank(traces)
+    by_rank = with_equal_steps(_by_rank(traces))
     met = _matched(by_rank)
     if not met:
         raise JoinError(Unjoinable.NO_COMMUNICATION, "no communication of two traced ranks is recorded")

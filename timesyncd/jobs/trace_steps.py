@@ -92,6 +92,55 @@ def _steps(by_rank: Mapping[int, RankTrace]) -> tuple[int, dict[int, int], tuple
     return 1, ones, ("The communications do not repeat, so all that is recorded counts as one step.",)
 
 
+def with_equal_steps(by_rank: Mapping[int, RankTrace]) -> dict[int, RankTrace]:
+    """
+    The traces without the annotated steps that some of them lack at the begin or at the end. Which ones these are, the
+    clocks show, if they are right within half a step.
+    """
+    periods = _own_periods(by_rank)
+    if periods is None or len({trace.steps for trace in by_rank.values()}) < 2:
+        return dict(by_rank)
+    ends = {
+        rank: [call.end_ns for call in trace.communications[periods[rank] - 1 :: periods[rank]]]
+        for rank, trace in by_rank.items()
+    }
+    shortest = min(ends, key=lambda rank: len(ends[rank]))
+    found = {}
+    for rank, trace in by_rank.items():
+        shifts = range(len(ends[rank]) - len(ends[shortest]) + 1)
+        first = min(shifts, key=lambda shift: abs(ends[rank][shift] - ends[shortest][0]))
+        found[rank] = _steps_of(trace, periods[rank], first, len(ends[shortest]))
+    return found
+
+
+def _steps_of(trace: RankTrace, period: int, first: int, steps: int) -> RankTrace:
+    calls = trace.communications[first * period : (first + steps) * period]
+    before = trace.communications[: first * period]
+    begin_ns = max((call.end_ns for call in before), default=None)
+    end_ns = max(call.end_ns for call in calls)
+    busy = trace.busy
+    if busy is not None:
+        busy = tuple(
+            (begin if begin_ns is None else max(begin, begin_ns), min(end, end_ns))
+            for begin, end in busy
+            if (begin_ns is None or end > begin_ns) and begin < end_ns
+        )
+    return replace(trace, communications=calls, busy=busy, steps=steps)
+
+
+def _own_periods(by_rank: Mapping[int, RankTrace]) -> dict[int, int] | None:
+    """By rank its communications in a step. None: not all traces are divided by their own annotations."""
+    periods = {}
+    for rank, trace in by_rank.items():
+        if not trace.steps or not trace.communications or len(trace.communications) % trace.steps:
+            return None
+        periods[rank] = len(trace.communications) // trace.steps
+        if not _repeats(trace.communications, periods[rank], trace.steps, False):
+            return None
+    calls = {rank: trace.communications for rank, trace in by_rank.items()}
+    return periods if _agree(calls, periods) else None
+
+
 def _divided(calls: Mapping[int, Sequence[Communication]], with_bytes: bool) -> tuple[int, dict[int, int]] | None:
     """The largest number of steps, at least two, and each rank's communications in one."""
     shortest = min(map(len, calls.values()))

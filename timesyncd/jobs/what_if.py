@@ -18,6 +18,7 @@ from statistics import fmean, median, pstdev
 from typing import TypeVar
 
 from timesyncd.jobs.compute_model import Unit, fitted, means_by_key
+from timesyncd.jobs.slow_transfers import MIN_SIGNIFICANCE, slow_transfers
 from timesyncd.jobs.step_graph import (
     COMPUTE,
     CircularError,
@@ -34,10 +35,14 @@ from timesyncd.units import SIGMA_PER_MAD
 #: A rank, a stage or a group is blamed only where it takes so much longer than its like,
 MIN_RANK_EXCESS = 0.03
 MIN_STAGE_EXCESS = 0.05
-MIN_TRANSFER_EXCESS = 0.25
 MIN_SEQUENCE_SIGMA = 0.05
-#: by so many standard errors,
-MIN_SIGNIFICANCE = 5.0
+#: by MIN_SIGNIFICANCE standard errors,
+#: (a larger excess that is less sure is reported as undecided)
+UNDECIDED_EXCESS = 0.1
+UNDECIDED_SIGNIFICANCE = 2.0
+#: of two ranks in few steps by more,
+FAR_RANK_EXCESS = 0.2
+FAR_SIGNIFICANCE = 10.0
 #: and where it costs so much of a step.
 MIN_COST = 0.01
 
@@ -78,6 +83,7 @@ class UnknownReason(StrEnum):
     NOTHING_COMPARABLE = "nothing_comparable"
     ONE_OF_GROUP = "one_of_group"
     SEQUENCES_OR_PAUSES = "sequences_or_pauses"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,7 @@ class WhatIf:
     `step_ns`: the mean step as replayed; `ideal_ns`: with the durations of equation 1. `causes`: the costliest first.
     `without_causes_ns`: without all of them. `by_kind`, `by_stage`: the slowdown that operations of this kind, or of
     this stage, cause alone (equation 2). `misfit`: by how much the replay misses the recorded time, at worst.
-    `unknown`: why no cause is named.
+    `unknown`: why no cause is named; `undecided`: how much longer a rank took that the steps do not show to be slow.
     """
 
     steps: int
@@ -122,6 +128,7 @@ class WhatIf:
     waits: tuple[OperationWait, ...]
     misfit: float
     unknown: UnknownReason | None = None
+    undecided: float = 0.0
 
     @property
     def slowdown(self) -> float:
@@ -185,6 +192,9 @@ class _Analysis:
         refused = UnknownReason.REPLAY_MISFIT if misfit_share > MAX_MISFIT else None
         candidates = [] if refused else self._candidates()
         causes = self._costly(candidates, ideal_ns)
+        undecided = 0.0 if refused or causes else self._undecided()
+        if undecided:
+            refused = UnknownReason.UNDECIDED
         return WhatIf(
             steps=self.graph.steps,
             step_ns=self.step_ns,
@@ -196,6 +206,7 @@ class _Analysis:
             waits=tuple(waits(self.graph, played)),
             misfit=misfit_share,
             unknown=refused,
+            undecided=undecided,
         )
 
     def _step_ns(self, durations: Sequence[float]) -> float:
@@ -280,11 +291,23 @@ class _Analysis:
         found, asked = {}, comparable
         if len(comparable) == 2:  # their spread is what is asked for, so the steps have to show it
             asked = [rank for rank in comparable if self._is_above(rank, *(set(comparable) - {rank}))]
+            asked = asked or [rank for rank in comparable if self._is_far_above(rank)]
         for rank in asked:
             usual = _spread_of([factors[each] for each in comparable if each != rank])
             error = math.hypot(usual, self._error(rank))
             if factors[rank] - 1 >= max(MIN_RANK_EXCESS, MIN_SIGNIFICANCE * error):
                 found[rank] = factors[rank]
+        return found
+
+    def _undecided(self) -> float:
+        """The largest excess of a rank that costs something, and may be more than chance; 0: there is none."""
+        found = 0.0
+        for rank, factor in self.model.factors.items():
+            least = max(UNDECIDED_EXCESS, UNDECIDED_SIGNIFICANCE * self._error(rank))
+            if len(self.model.like(rank)) > 1 and factor - 1 >= least:
+                without_ns = self._without([_Candidate(CauseKind.RANK, factor - 1, self._like_peers(rank))])
+                if self.step_ns - without_ns >= MIN_COST * self.step_ns:
+                    found = max(found, factor - 1)
         return found
 
     def _is_above(self, rank: int, other: int) -> bool:
@@ -297,6 +320,11 @@ class _Analysis:
             steps_ns.append(by_step)
         common = sorted(steps_ns[0].keys() & steps_ns[1].keys())
         return has_level([steps_ns[0][step] - steps_ns[1][step] for step in common], [], 2)
+
+    def _is_far_above(self, rank: int) -> bool:
+        """Whether a few steps are enough: the rank takes far longer than any wander of so few steps makes it."""
+        excess = self.model.factors[rank] - 1
+        return excess >= max(FAR_RANK_EXCESS, FAR_SIGNIFICANCE * self._error(rank))
 
     def _error(self, rank: int) -> float:
         """The standard error of a rank's factor. What slows all ranks of its class in a step, as a busy host, is no part."""
@@ -499,43 +527,12 @@ class _Analysis:
     # ---- transfers
 
     def _transfers(self) -> list[_Candidate]:
-        """The groups whose transfers take longer than those of the other groups of their kind, size and stages."""
-        found = []
-        for groups in self._alike().values():
-            if len(groups) < 2:
-                continue
-            means = {ranks: fmean(self.durations[index] for index in each) for ranks, each in groups.items()}
-            for ranks, ns in means.items():
-                others = [other for each, other in means.items() if each != ranks]
-                usual, spread = median(others), max(others) - min(others)
-                error = max(MIN_SIGNIFICANCE * self._mean_error(groups[ranks]), 2 * spread)
-                if usual > 0 and ns - usual >= max(MIN_TRANSFER_EXCESS * usual, error):
-                    factors = dict.fromkeys(groups[ranks], usual / ns)
-                    found.append(
-                        _Candidate(
-                            CauseKind.TRANSFER, ns / usual - 1, factors, ranks=ranks, unknown=UnknownReason.ONE_OF_GROUP
-                        )
-                    )
-        return found
-
-    def _mean_error(self, operations: Sequence[int]) -> float:
-        """The standard error of the mean of these operations' durations, in ns; infinite for one."""
-        samples = [self.durations[index] for index in operations]
-        return pstdev(samples) / math.sqrt(len(samples) - 1) if len(samples) > 1 else math.inf
-
-    def _alike(self) -> dict[tuple[object, ...], dict[tuple[int, ...], list[int]]]:
-        found: dict[tuple[object, ...], dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
-        for meeting in self.graph.meetings:
-            stages = tuple(self.graph.stages[rank] for rank in meeting.ranks)
-            of_one = len({self.graph.replicas[rank] for rank in meeting.ranks}) == 1
-            key = (
-                meeting.kind,
-                len(meeting.ranks),
-                of_one,
-                stages if meeting.kind == "send" else tuple(sorted(set(stages))),
+        return [
+            _Candidate(
+                CauseKind.TRANSFER, slow.excess, slow.factors, ranks=slow.ranks, unknown=UnknownReason.ONE_OF_GROUP
             )
-            found[key][meeting.ranks].extend(meeting.operations)
-        return found
+            for slow in slow_transfers(self.graph)
+        ]
 
     # ---- the ideal
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import audit_lab as recording_lab
 import pytest
 from jsonschema_rs import Draft202012Validator
 from pipeline_job import SimulatedJob, run
-from pipeline_traces import inspector_log, write_kineto
+from pipeline_traces import inspector_log, kineto, write_kineto
 
 from timesyncd.__main__ import main
 from timesyncd.audit import trace_files
@@ -61,6 +62,56 @@ def test_a_recording_of_metered_ranks_is_replayed_too(tmp_path: Path, capsys: py
     assert "has no step with the marks of all its ranks" in capsys.readouterr().err
 
 
+def test_a_folder_of_traces_is_all_traces_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other files and hidden ones are left out; a folder without traces is one error that names it."""
+    (tmp_path / "README.txt").write_text("what was recorded")
+    (tmp_path / ".rank0.json").write_text("half a file")
+    write_kineto(JOB, tmp_path)
+
+    assert audited(tmp_path, tmp_path) == 0
+    assert capsys.readouterr().out.startswith("Rank 5 on node-5 computes")
+
+    (tmp_path / "none").mkdir()
+    assert audited(tmp_path, tmp_path / "none") == 2
+    assert f"{tmp_path / 'none'}: the folder has no traces" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", [slice(0, 3), slice(2, 5)], ids=["ends-early", "begins-late"])
+def test_traces_of_unequal_numbers_of_steps_are_compared_in_common_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: slice
+) -> None:
+    """Rank 2's profile has three of the five steps; the slow rank is named from these."""
+    paths = write_kineto(JOB, tmp_path)
+    trace = json.loads(paths[2].read_text())
+    steps = sorted((e["ts"], e["ts"] + e["dur"]) for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep"))
+    begin, end = steps[kept][0][0], steps[kept][-1][1]
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if begin <= event["ts"] < end]
+    paths[2].write_text(json.dumps(trace))
+
+    assert audited(tmp_path, *paths, more=("--json",)) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert found["steps"] == 3
+    assert [(cause["kind"], cause["rank"]) for cause in found["causes"]] == [("rank", 5)]
+
+
+def test_a_trace_of_another_run_is_named_as_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rank 3's trace is of a run an hour later: nothing is named, and the reason states which trace."""
+    paths = write_kineto(JOB, tmp_path)
+    other = replace(JOB, seed=9, slow={1: 1.7})
+    later = kineto(other, run(other), 3)
+    later["baseTimeNanoseconds"] += 3_600_000_000_000
+    paths[3].write_text(json.dumps(later))
+
+    assert audited(tmp_path, *paths, more=("--json",)) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert (found["unknown_code"], found["causes"]) == ("other_run", [])
+    assert found["unknown"].startswith(
+        "the traces of rank 3 are 3,600 s away from the others, so they are of another run"
+    )
+
+
 def test_a_rank_without_a_trace_leaves_the_culprit_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All others may wait for the absent rank: no rank is named as late, and the reason names the absent one."""
     paths = [path for path in write_kineto(JOB, tmp_path) if path.name != "rank3.json"]
@@ -94,10 +145,13 @@ def test_each_bad_file_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixtur
     for name, content in bad.items():
         (tmp_path / name).write_bytes(content)
 
-    assert audited(tmp_path, good, *(tmp_path / name for name in bad), tmp_path / "nowhere", tmp_path) == 2
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    assert audited(tmp_path, good, *(tmp_path / name for name in bad), tmp_path / "nowhere", folder) == 2
 
     errors = capsys.readouterr().err.splitlines()
-    assert [line.split(": ")[1].rsplit("/", 1)[-1] for line in errors] == [*bad, "nowhere", tmp_path.name]
+    assert [line.split(": ")[1].rsplit("/", 1)[-1] for line in errors] == [*bad, "nowhere", "folder"]
     assert "truncated" in errors[0] and "truncated" in errors[1]
     assert "refers to builtins.print" in errors[2]
     assert "line 1: the object has no 'metadata'" in errors[3]
