@@ -82,9 +82,9 @@ def kilobytes(events: list[dict[str, Any]]) -> tuple[float, float]:
             received[id] += int(params["encodedDataLength"])
         elif name == "Network.loadingFinished":
             received[id] = int(params["encodedDataLength"])
-    sums = Counter({is_data.get(id, False): 0 for id in received})
-    for id, count in received.items():
-        sums[is_data.get(id, False)] += count
+    sums = Counter[bool]()
+    for id, kind in is_data.items():  # what the page before still received began with no response here
+        sums[kind] += received[id]
     return sums[False] / 1e3, sums[True] / 1e3
 
 

@@ -26,6 +26,7 @@ from timesyncd.config import TOPIC_PREFIX
 from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.messages.jobs import MarkBatch
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
+from timesyncd.mqtt.topics import encode, topic_of
 from timesyncd.sample import format_identity
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
@@ -127,13 +128,13 @@ class FleetLoad:
             if self.has_jobs:
                 self._send_steps()
 
-    def _publish(self, node: str, what: str, body: str, retain: bool = False) -> None:
-        self._client.publish(f"{TOPIC_PREFIX}/node/{node}/{what}", body, 0, retain=retain)
+    def _publish(self, message: NodeState | MarkBatch, retain: bool = False) -> None:
+        self._client.publish(topic_of(message, TOPIC_PREFIX, message.node), encode(message), 0, retain=retain)
 
     def _send_state(self, index: int) -> None:
         self._sequence += 1
         state = self._state(index)
-        self._publish(state.node, "state", state.model_dump_json(), retain=True)
+        self._publish(state, retain=True)
 
     def _state(self, index: int) -> NodeState:
         now_ns, clock = time.time_ns(), index // NODES_OF_A_RACK // RACKS_OF_A_CLOCK
@@ -208,7 +209,7 @@ class FleetLoad:
             gm_bound_ns=2_000, utc_bound_ns=2_300, status="SYNCHRONIZED", grandmaster_identity=self._identities[0],
             utc_seconds_removed=37, lost=0, joined_ns=5, past_growth_ppb=1_000, marks=marks,
         )  # fmt: skip
-        self._publish(message.node, "marks", message.model_dump_json())
+        self._publish(message)
 
 
 def _terms(bound_ns: int, offset_ns: int) -> dict[str, int]:
