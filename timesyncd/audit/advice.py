@@ -88,7 +88,7 @@ def advise_mesh(now: Measured, found: MeshReplay | str) -> list[AdviceReport]:
         return found.step_lengths_ns(changed)
 
     before_ns = found.step_lengths_ns(found.graph.durations)
-    reports = [_priced(change, before_ns) for change in _places(now, level)]
+    reports = [_priced(change, before_ns, found.misfit) for change in _places(now, level)]
     return sorted(reports, key=lambda one: float("inf") if one.gain is None else -one.gain.value)
 
 
@@ -258,10 +258,13 @@ def _each_step(runs: Sequence[Run], change: Callable[[RecordedStep], RecordedSte
     return [replace(run, steps=tuple(map(change, run.steps))) for run in runs]
 
 
-def _priced(change: _Change, before_ns: Sequence[float]) -> AdviceReport:
+def _priced(change: _Change, before_ns: Sequence[float], error: float = 0.0) -> AdviceReport:
+    """`error`: of the replay, as a share of the time."""
     if isinstance(change.changed, _Unknown):
         return _report(change, change.changed)
     gain, saved_ns = _price(before_ns, change.changed)
+    if gain.low is not None and gain.high is not None:
+        gain = replace(gain, low=gain.low - error, high=gain.high + error)
     if gain.low is None or gain.high is None:
         return _report(
             change, _Unknown(NoPrice.TOO_FEW_STEPS, "the steps are too few for an error: record 100 or more")

@@ -296,7 +296,7 @@ def _group_notes(report: AuditReport) -> Iterator[str]:
         "The ranks synchronize in groups, so each rank's own time, without its waits, is compared with that of the ranks that do "
         "the same work. Each is measured on its own clock."
     )
-    if report.remedies and all(remedy.gain is None for remedy in report.remedies):
+    if len({remedy.reason for remedy in report.remedies}) == 1:
         yield f"No remedy is replayed: {report.remedies[0].reason}."
     elif report.remedies:
         yield "A remedy's gain is that of a replay of all groups and messages: a rank that is no longer slow lets others wait less."

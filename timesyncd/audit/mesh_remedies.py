@@ -22,11 +22,13 @@ from timesyncd.jobs.recorded_traces import recorded_traces
 from timesyncd.jobs.recording import Recording
 from timesyncd.jobs.step_graph import COMPUTE, CircularError, StepGraph, StepReplay, misfit, replay
 from timesyncd.jobs.trace_joining import JoinError, join
-from timesyncd.jobs.what_if import MAX_MISFIT
 from timesyncd.units import percentile
 
 #: So many marks are replayed at most, of the newest steps: a few seconds of the processor.
 MAX_REPLAYED_MARKS = 40_000
+
+#: A replay that misses the recorded time by more, as a share, gives no gain. Below that, a gain has to be larger.
+MAX_MISFIT = 0.1
 
 _NEEDS_ITS_GROUPS = "a step of a mesh exchanges activations or parts of the parameters, so it cannot do without"
 _NO_PAUSE = "no pause is longer than usual, so there is nothing to {}"
@@ -34,11 +36,15 @@ _NO_PAUSE = "no pause is longer than usual, so there is nothing to {}"
 
 @dataclass(frozen=True)
 class MeshReplay:
-    """The steps of all ranks as operations, and as they are replayed. `peers`: by rank, the others with the same work."""
+    """
+    The steps of all ranks as operations, and as they are replayed. `peers`: by rank, the others with the same work.
+    `misfit`: by how much the replay misses the recorded time of a rank, at worst, as a share of it.
+    """
 
     graph: StepGraph
     played: StepReplay
     peers: Mapping[int, Sequence[int]]
+    misfit: float
 
     def step_lengths_ns(self, durations: Sequence[float]) -> list[float]:
         """By step, how long all ranks together take with these durations."""
@@ -113,7 +119,7 @@ def mesh_replay(now: Measured) -> MeshReplay | str:
             "show all that the ranks waited for"
         )
     peers = {rank: [each for each in of.ranks if each != rank] for of in now.own_times.classes for rank in of.ranks}
-    return MeshReplay(graph, played, peers)
+    return MeshReplay(graph, played, peers, missed)
 
 
 def _newest_keys(now: Measured) -> set[int]:
@@ -169,6 +175,10 @@ def mesh_gains(found: MeshReplay | str, late: Collection[int]) -> list[RemedyGai
             continue
         played = replay(found.graph, changed)
         saved_ns = found.played.length_ns - played.length_ns
+        if 0 < abs(saved_ns) < found.misfit * found.played.length_ns:
+            within = f"a gain of {percent(saved_ns / found.played.length_ns)} is within the error of the replay, {percent(found.misfit)}"
+            gains.append(RemedyGain(remedy, None, None, None, within))
+            continue
         gains.append(
             RemedyGain(
                 remedy,

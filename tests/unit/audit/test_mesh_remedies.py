@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from mesh_lab import MS, Mesh, groups_of, pipelines, two_by_two
 
+from timesyncd.audit.advice import advise_mesh
 from timesyncd.audit.build import advice_for, report
 from timesyncd.audit.measured import measured
-from timesyncd.audit.mesh_remedies import MAX_REPLAYED_MARKS, MeshReplay, mesh_replay
+from timesyncd.audit.mesh_remedies import MAX_REPLAYED_MARKS, MeshReplay, mesh_gains, mesh_replay
 from timesyncd.audit.report import AdviceKind, AuditReport, NoPrice, RemedyReport
 from timesyncd.jobs.recording import Recording
 
@@ -105,6 +106,24 @@ def test_a_slow_node_s_ranks_are_not_priced_without_like_ranks() -> None:
 
     assert "every rank with the same work as rank 1 is late" in str(replayed.leveled([1, 3]))
     assert report(now).advice[0].reason_code is NoPrice.NO_STRAGGLER
+
+
+def test_a_gain_within_the_error_of_the_replay_is_not_stated() -> None:
+    """The replay misses the recorded time by 5 %: the straggler's gain is larger, and that of the transfers is not."""
+    now = measured(two_by_two(lambda rank, number: 5.0 + 30.0 * ((rank, number) == (3, 0)), steps=200).recording())
+    exact = mesh_replay(now)
+    assert isinstance(exact, MeshReplay)
+    assert exact.misfit < 0.001
+    gains = {each.remedy.name: each for each in mesh_gains(replace(exact, misfit=0.05), now.late_ranks)}
+    (sure,), (wide,) = advise_mesh(now, exact), advise_mesh(now, replace(exact, misfit=0.05))
+
+    assert gains["no_straggler"].gain == pytest.approx(0.65, abs=0.05)
+    assert gains["phase_shift"].gain in (None, 0.0)
+    assert gains["no_pauses"].gain is None
+    assert sure.gain is not None
+    assert sure.gain.low is not None
+    assert wide.gain is not None
+    assert wide.gain.low == pytest.approx(sure.gain.low - 0.05)
 
 
 def test_the_newest_steps_that_follow_one_another_are_replayed() -> None:
