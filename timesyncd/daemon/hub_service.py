@@ -118,6 +118,11 @@ class HubService:
         self._drop(decision.given_way)
         return decision.admitted
 
+    def _drop_expired(self, nodes: Sequence[str]) -> None:
+        self._drop(nodes)
+        for part in (self.hub.fleet, self._followers, self._findings) if nodes else ():
+            part.compact()
+
     def _drop(self, nodes: Sequence[str]) -> None:
         for node in nodes:
             self.hub.fleet.drop(node)
@@ -313,7 +318,7 @@ class HubService:
             for node in self.hub.fleet.forget_silent(now.boottime_ns, EXPIRES_AFTER_NS):
                 self._followers.remove(node)
                 self.admission.remove(node)
-            self._drop(self.admission.expire(now.boottime_ns))
+            self._drop_expired(self.admission.expire(now.boottime_ns))
         if self._sharing is not None:
             return {key: judgement for key, judgement in self._judged.items() if self.publishes_finding(key)}
         return self._judged if self.is_primary else {}

@@ -6,7 +6,9 @@ Another C library is left as it is.
 
 from __future__ import annotations
 
+import gc
 import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BYTES = 65_536
 CHECK_EVERY_NS = 10 * NS_PER_S
 #: What was freed long after the process grew, as the names of a flood, is given back too.
-TRIM_EVERY_NS = 60 * NS_PER_S
+TRIM_EVERY_NS = 20 * NS_PER_S
+#: Where so large a part of Python's objects is gone, a full collection is worth its time: it also empties the lists of free tuples,
+#: each of which keeps a page that nothing else uses.
+_GONE_PART = 4
 #: Growth by less than a fiftieth is not worth the milliseconds.
 _GROWTH = 50
 
@@ -28,6 +33,7 @@ class HeapTrimmer:
     def __init__(self) -> None:
         self._next_check_ns = self._next_trim_ns = 0
         self._trimmed_pages = 0
+        self._most_blocks = 0
         self._trim: Callable[[int], object] | None = None
         try:
             import ctypes  # its import maps memory, which a hardened service may refuse
@@ -45,13 +51,23 @@ class HeapTrimmer:
             return
         self._next_check_ns = now_boottime_ns + CHECK_EVERY_NS
         try:
+            is_smaller = self._has_shrunk()
             has_grown = _resident_pages() > self._trimmed_pages + self._trimmed_pages // _GROWTH
-            if has_grown or now_boottime_ns >= self._next_trim_ns:
+            if has_grown or is_smaller or now_boottime_ns >= self._next_trim_ns:
                 self._next_trim_ns = now_boottime_ns + TRIM_EVERY_NS
                 self._trim(0)
                 self._trimmed_pages = _resident_pages()
         except OSError:  # no file descriptor is left: the next check is soon enough
             return
+
+    def _has_shrunk(self) -> bool:
+        """Whether much of what Python held is gone since the last time; then it is collected."""
+        self._most_blocks = max(self._most_blocks, sys.getallocatedblocks())
+        if sys.getallocatedblocks() > self._most_blocks - self._most_blocks // _GONE_PART:
+            return False
+        gc.collect()
+        self._most_blocks = sys.getallocatedblocks()
+        return True
 
 
 def resident_bytes() -> int | None:

@@ -87,6 +87,10 @@ class FleetFindings:
         """Another hub judges this node from now on."""
         self._nodes.pop(node, None)
 
+    def compact(self) -> None:
+        """After many nodes were removed: a dict keeps the room of its most entries."""
+        self._nodes = dict(self._nodes)
+
     def __contains__(self, node: str) -> bool:
         """Whether the node has a live state."""
         return node in self._nodes

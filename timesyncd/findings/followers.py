@@ -156,6 +156,10 @@ class Followers:
     def remove(self, node: str) -> None:
         self._nodes.pop(node, None)
 
+    def compact(self) -> None:
+        """After many nodes were removed: a dict keeps the room of its most entries."""
+        self._nodes = dict(self._nodes)
+
     def at(self, boottime_ns: int, realtime_ns: int) -> list[Follower]:
         """The nodes aged until now, by the larger of the times since receipt and since publication."""
         return [_aged(received, boottime_ns, realtime_ns) for received in self._nodes.values()]

@@ -107,6 +107,8 @@ class Admission:
         gone = [name for name, entry in silent if entry.first_live_ns is not None]
         for name in gone:
             self._remove(name)
+        if gone:
+            self._newcomers = OrderedDict(self._newcomers)  # it kept the room of its most entries
         return gone
 
     def remove(self, name: str) -> None:

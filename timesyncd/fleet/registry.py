@@ -174,6 +174,10 @@ class Fleet:
         self._clocks.pop(node, None)
         self._states.pop(node, None)
 
+    def compact(self) -> None:
+        """After many nodes were removed: a dict keeps the room of its most entries."""
+        self._clocks, self._states = dict(self._clocks), dict(self._states)
+
     def drop(self, node: str) -> None:
         """Remove a node, of whichever share: it gave way to others."""
         self.forget(node)

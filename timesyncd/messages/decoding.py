@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, with_config
+from pydantic_core import CoreConfig, SchemaValidator
 from typing_extensions import TypedDict
 
 from timesyncd.messages.node import Message
@@ -29,12 +30,15 @@ class FastDecoder(Generic[MessageType]):
     """
 
     def __init__(self, message_type: type[MessageType]) -> None:
-        self._adapter: TypeAdapter[_Fields] = TypeAdapter(_fields_type(message_type, {}))
+        # pydantic keeps the last 16,384 short strings of all messages: those of a flood lie on as many pages of memory, which then
+        # never return.
+        schema = TypeAdapter(_fields_type(message_type, {})).core_schema
+        self._validator = SchemaValidator(schema, CoreConfig(cache_strings="none"))
         self._build = _builder(message_type, {})
 
     def decode(self, payload: bytes) -> MessageType:
         """Raises ValidationError."""
-        message: Any = self._build(self._adapter.validator.validate_json(payload))
+        message: Any = self._build(self._validator.validate_json(payload))
         return message  # type: ignore[no-any-return]  # a builder makes the type that it was made for
 
 

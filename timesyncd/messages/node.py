@@ -84,7 +84,7 @@ ReasonCode = TypeAliasType(
 class Message(BaseModel):
     """Unknown keys are ignored, so that an older reader understands a newer writer."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, cache_strings="keys")
 
     def lasting_json(self) -> str:
         """The message without its ageing fields: equal for two readings of a state between which nothing changed."""

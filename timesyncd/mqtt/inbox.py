@@ -236,12 +236,19 @@ class NewestMessages:
         if len(self._by_age) > FEW_ORDERS:
             self._flooded_until_ns = now_ns + 2 * SILENT_AFTER_NS
         expires_ns = SILENT_AFTER_NS if now_ns < self._flooded_until_ns else EXPIRE_AFTER_NS
+        before = len(self)
         while self._by_age:
             channel, subject, node = key = next(iter(self._by_age))
             silent_ns = now_ns - self._last[channel, subject][node].received_ns
             if silent_ns < expires_ns:
-                return
+                break
             self._remove(key)
+        if len(self) < before // 2:  # a dict keeps the room of its most entries
+            self._last, self._by_age, self._compared = (
+                dict(self._last),
+                OrderedDict(self._by_age),
+                OrderedDict(self._compared),
+            )
 
 
 class OtherState(NamedTuple):

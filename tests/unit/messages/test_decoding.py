@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -117,3 +119,18 @@ def test_messages_with_validators_are_left_to_pydantic() -> None:
     with pytest.raises(TypeError, match="HistoryRow has validators of its own"):
         FastDecoder(HistoryBatch)
     assert RankState.model_fields  # the nested message of a job's state, which has none
+
+
+@pytest.mark.parametrize(
+    ("kind", "decode"), [("state", FastDecoder(NodeState).decode), ("marks", MarkBatch.model_validate_json)]
+)
+def test_a_decoder_keeps_no_text_of_a_message(kind: str, decode: Callable[[bytes], Message]) -> None:
+    """A flood has thousands of names: what is kept of each pins a page of memory, long after the names are forgotten."""
+    message = json.loads((full_state if kind == "state" else full_marks).model_dump_json())
+    payloads = [json.dumps(message | {"node": f"{kind}-{number}"}).encode() for number in range(5_000)]
+    decode(payloads[0])
+    before = sys.getallocatedblocks()
+    for payload in payloads:
+        decode(payload)
+
+    assert sys.getallocatedblocks() - before < 500

@@ -1,0 +1,42 @@
+"""The heap's trimmer: what a flood took is collected and given back once it is gone."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import pytest
+
+from timesyncd.daemon import memory
+from timesyncd.daemon.memory import CHECK_EVERY_NS, HeapTrimmer
+
+
+def test_a_full_collection_follows_where_much_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes its time from the clocks, so it comes after a flood alone, and once."""
+    blocks, collected = [1_000], list[int]()
+    monkeypatch.setattr(sys, "getallocatedblocks", lambda: blocks[0])
+    monkeypatch.setattr(gc, "collect", lambda: collected.append(blocks[0]))
+    trimmer = HeapTrimmer()
+    for number, now in enumerate((1_000, 4_000, 3_001, 3_000, 3_000, 2_900), 1):
+        blocks[0] = now
+        trimmer.tick(number * CHECK_EVERY_NS)
+
+    assert collected == [3_000]
+
+
+def test_it_looks_no_more_often_than_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon calls it each second."""
+    looked: list[int] = []
+
+    def pages() -> int:
+        looked.append(1)
+        return 1
+
+    monkeypatch.setattr(memory, "_resident_pages", pages)
+    trimmer = HeapTrimmer()
+    for number in range(10):
+        trimmer.tick(number)
+    once = len(looked)
+    trimmer.tick(CHECK_EVERY_NS)
+
+    assert once == 2 and len(looked) > once
