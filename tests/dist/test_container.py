@@ -139,3 +139,33 @@ def test_the_daemon_is_healthy_and_says_that_the_clock_is_not_there(builder: Bui
 
     shown = block("nic  phc").text.split()
     assert seen[1] == " ".join(shown[2:])
+
+
+def instructions(keyword: str) -> list[str]:
+    """Those of the Dockerfile with this keyword, each on one line."""
+    text = (PROJECT / "deploy/container/Dockerfile").read_text().replace("\\\n", "")
+    return [line.removeprefix(f"{keyword} ") for line in text.splitlines() if line.startswith(f"{keyword} ")]
+
+
+@pytest.mark.parametrize(("number", "needed"), [(0, "import ensurepip, venv"), (1, "import sqlite3, ssl")])
+def test_a_base_without_python_gets_it_from_debian(tmp_path: Path, number: int, needed: str) -> None:
+    """The two RUN lines with apt-get, word for word, in a Debian 12 that has no Python, as docker.io's debian:12."""
+    run = [each for each in instructions("RUN") if "apt-get" in each][number]
+    resolver = Path("/etc/resolv.conf")
+    (tmp_path / "resolv.conf").write_bytes(resolver.read_bytes() if resolver.exists() else b"")
+    script = f"""
+    cp /build/resolv.conf /etc/resolv.conf
+    apt-get remove --yes --purge 'python3*' >/dev/null 2>&1
+    if command -v python3; then exit 3; fi
+    {{ {run}; }} >/build/log 2>&1
+    python3 -c '{needed}' && echo has Python
+    """
+    # As in_root.sh does it, but with this machine's network.
+    command: list[str | Path] = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh"]
+    command += [PROJECT / "deploy/debian/in_root.sh", "--inside", default_cache() / "root-bookworm", tmp_path]
+    command += ["sh", "-euc", script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+
+    log = tmp_path / "log"
+    assert done.returncode == 0, done.stderr[-1000:] + (log.read_text()[-2000:] if log.exists() else "")
+    assert done.stdout == "has Python\n"
