@@ -336,10 +336,14 @@ class LimitsSettings(Section):
 
 
 class JobSettings(Section):
-    """`[[job]]`: the synchronization policy that a hub sets for all jobs of this name."""
+    """
+    `[[job]]`: the synchronization policy that a hub sets for all jobs of this name, and how much their time counts where
+    jobs take turns on a link.
+    """
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
     policy: Annotated[str, AfterValidator(canonical_policy)]
+    priority: Annotated[int, Field(ge=1, le=100)] = 1
 
 
 def is_loopback(host: str) -> bool:
@@ -494,6 +498,11 @@ class Config(Section):
     def policies(self) -> dict[str, str]:
         """The policies by job name."""
         return {job.name: job.policy for job in self.job}
+
+    @property
+    def priorities(self) -> dict[str, int]:
+        """The priorities on a shared link by job name."""
+        return {job.name: job.priority for job in self.job}
 
     @property
     def state_every_ns(self) -> int:

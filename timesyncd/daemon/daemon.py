@@ -152,7 +152,7 @@ class Daemon:
         stack.callback(self._parts.job_socket.close)
         self._view = NodeView(config, self._epoch, incarnation)
         self._hub_service = HubService(
-            config.hub, name, Moment.read(self._clocks), config.mqtt is None, config.policies
+            config.hub, name, Moment.read(self._clocks), config.mqtt is None, config.policies, config.priorities
         )
         await self._open_mqtt(incarnation)
         events = CloudEvents(name, incarnation)

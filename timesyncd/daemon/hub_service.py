@@ -58,7 +58,7 @@ class HubService:
     """
     `alone`: there is no broker, so this hub is the primary. Otherwise the hubs elect one of them as the primary, which
     publishes for all. In a daemon that is not a hub (`is_hub`) it holds the own node's state and the list of hubs.
-    `url` is this hub's page where other machines may reach it. `policies` are the configured policies, by job name.
+    `url` is this hub's page where other machines may reach it. `policies` and `priorities` are the configured ones, by job name.
     """
 
     def __init__(
@@ -68,11 +68,12 @@ class HubService:
         started: Moment,
         alone: bool,
         policies: Mapping[str, str] | None = None,
+        priorities: Mapping[str, int] | None = None,
     ) -> None:
         self.url: str | None = None
         self.is_hub = alone or settings is not None
         self.is_primary = alone
-        self.hub = Hub(settings or HubSettings(), node, policies=policies)
+        self.hub = Hub(settings or HubSettings(), node, policies=policies, priorities=priorities)
         self.released: list[str] = []
         self._sharing = (
             Sharing(node, self.hub.fleet) if settings is not None and settings.shared and not alone else None

@@ -123,6 +123,7 @@ class Hub:
         node: str,
         cpu_ns: Callable[[], int] = time.thread_time_ns,
         policies: Mapping[str, str] | None = None,
+        priorities: Mapping[str, int] | None = None,
     ) -> None:
         self.fleet = Fleet(settings.nodes)
         self._settings = settings
@@ -133,7 +134,7 @@ class Hub:
         self._received_plans: dict[str, Plan] = {}
         self._analyses: dict[str, CachedAnalysis] = {}
         self._marks_left = 0
-        self._phases = JobPhases(self.fleet)
+        self._phases = JobPhases(self.fleet, priorities)
         self._policies = PlannedPolicies(policies or {})
         self._groups = JobGroups(self.fleet)
 

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import mul
 from statistics import median_low
 from typing import NamedTuple
 
@@ -187,13 +188,14 @@ _FULL = (1 << DEGREES) - 1
 class Load(NamedTuple):
     """
     A job on the link, in nanoseconds: its step alone, the step that nine of ten stay below, how long it sends, and when
-    it sends next if nothing changes.
+    it sends next if nothing changes. `weight`: how much the stretching of its period counts.
     """
 
     alone_ns: int
     slow_ns: int
     arc_ns: int
     sends_ns: int
+    weight: int = 1
 
     @property
     def needed_ns(self) -> int:
@@ -251,7 +253,8 @@ def circles(loads: Mapping[str, Load]) -> list[tuple[int, dict[str, int]]]:
             perimeter_ns = max(base_ns, sending_ns * (1000 + MIN_SLACK) // 1000)
             perimeter_ns += -perimeter_ns % _TURNS
             stretches = [perimeter_ns / turns[job] / load.alone_ns for job, load in loads.items()]
-            stretch, key = sum(stretches), tuple(turns.values())
+            weights = [load.weight for load in loads.values()]
+            stretch, key = sum(map(mul, weights, stretches)), tuple(turns.values())
             fits = max(stretches) * 1000 <= 1000 + MAX_STRETCH
             if fits and (key not in found or stretch < found[key][0]):
                 found[key] = (stretch, perimeter_ns, turns)

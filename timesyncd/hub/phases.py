@@ -80,13 +80,17 @@ CLOCKS_UNKNOWN = CodedReason(
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A job on a link: its newest steps in order, and the phase that was published to its ranks last, if any."""
+    """
+    A job on a link: its newest steps in order, the phase that was published to its ranks last, if any, and how much its
+    time counts.
+    """
 
     job: str
     run: int
     steps: Sequence[StepTimes]
     newest_step: int
     published: Phase | None = None
+    priority: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +269,14 @@ class _FittedJob(NamedTuple):
     from_step: int
     before_ns: int | None
     is_placed: bool
+    priority: int
 
     @property
     def load(self) -> Load:
         """Its load on the link; it sends next as it does in that step if nothing changes."""
         newest, fitted = self.fitted.newest, self.fitted
         sends_ns = newest.sends_ns + (self.from_step - newest.step) * fitted.period_ns
-        return Load(fitted.alone_ns, fitted.slow_ns, fitted.arc_ns, sends_ns)
+        return Load(fitted.alone_ns, fitted.slow_ns, fitted.arc_ns, sends_ns, self.priority)
 
     def gains(self, send: PeriodicSend) -> bool:
         before_ns = self.before_ns if self.is_placed else self.fitted.period_ns
@@ -295,7 +300,7 @@ def _fitted(last: LinkPlan, members: Sequence[Member]) -> dict[str, _FittedJob]:
         if isinstance(fitted, Fit):
             from_step = member.newest_step + steps_ahead(fitted.period_ns)
             before_ns = slot.before_ns if slot else fitted.mean_ns
-            found[member.job] = _FittedJob(member.run, fitted, from_step, before_ns, slot is not None)
+            found[member.job] = _FittedJob(member.run, fitted, from_step, before_ns, slot is not None, member.priority)
     return found
 
 
@@ -366,10 +371,10 @@ NO_OTHER_JOB = CodedReason(PhaseReason.NO_OTHER_JOB, "no other job is on this li
 
 
 class JobPhases:
-    """The plans of all links. Never reads a clock."""
+    """The plans of all links. Never reads a clock. `priorities`: by job name; 1 for all others."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, priorities: Mapping[str, int] | None = None) -> None:
+        self._fleet, self._priorities = fleet, priorities or {}
         self._links: dict[str, LinkPlan] = {}
         self._planned_ns: int | None = None
 
@@ -423,7 +428,7 @@ class JobPhases:
         last = self._links.get(link, LinkPlan())
         if len(jobs) < 2 and not last.slots:
             return replace(last, reason=NO_OTHER_JOB)
-        members = [_member(job, plans.get(job.id)) for job in jobs]
+        members = [_member(job, plans.get(job.id), self._priorities.get(job.name, 1)) for job in jobs]
         return decide(last, members, self._alignment_ns(jobs, now), now.boottime_ns)
 
     def _alignment_ns(self, jobs: Iterable[JobRun], now: Moment) -> int | None:
@@ -456,11 +461,12 @@ def step_times(records: Iterable[StepRecord], world_size: int) -> list[StepTimes
     return found
 
 
-def _member(job: JobRun, plan: Plan | None) -> Member:
+def _member(job: JobRun, plan: Plan | None, priority: int) -> Member:
     return Member(
         job=job.id,
         run=job.run,
         steps=step_times(job.steps, job.world_size),
         newest_step=job.newest_step,
         published=plan.phase if plan is not None else None,
+        priority=priority,
     )

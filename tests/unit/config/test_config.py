@@ -186,6 +186,10 @@ def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
             "t.toml: job[0].policy = 'local_sgd(h=0)': policy 'local_sgd(h=0)': local_sgd(h, delay, across): h is 0",
         ),
         (
+            ("[web]", '[[job]]\nname = "j"\npolicy = "bsp"\npriority = 0\n[web]'),
+            "t.toml: job[0].priority = 0: ",
+        ),
+        (
             ("[web]", '[[job]]\nname = "j"\npolicy = "bsp"\n[[job]]\nname = "j"\npolicy = "asp"\n[web]'),
             "t.toml: job: name = 'j': used 2 times; names of jobs must be unique",
         ),

@@ -107,3 +107,13 @@ def test_places_never_overlap_nor_stretch_too_far(jobs: list[tuple[int, float, i
             any(one * n == other * m for n in range(1, 5) for m in range(1, 5))
             for one, other in combinations(periods, 2)
         )
+
+
+def test_the_steps_of_a_job_with_priority_are_stretched_least() -> None:
+    """Of two ways to fit the jobs, its weight decides which of them waits."""
+    a, b = load(200, 60), load(140, 40)
+    alike = first(a=a, b=b)
+    favoured = first(a=a._replace(weight=4), b=b)
+
+    assert alike["a"].period_ns == 2 * alike["b"].period_ns > 290 * MS
+    assert favoured["a"].period_ns == favoured["b"].period_ns < 210 * MS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import pytest
 from batches import MS, NOW, batch
 from node_states import node_state
@@ -10,6 +12,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.config import HubSettings
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.hub import Hub
+from timesyncd.hub.phase_fit import Load, PeriodicSend, arrangements
 from timesyncd.hub.phases import AHEAD_NS, step_times
 from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs.arrivals import StepMark
@@ -78,6 +81,23 @@ def test_two_jobs_on_one_link_are_given_turns() -> None:
     assert a.period_ns == b.period_ns == pytest.approx(209 * MS, rel=0.01)
     assert abs(a.shift_ns - b.shift_ns) == pytest.approx(a.period_ns / 2, rel=0.02)
     assert [states[job].plan.from_step for job in ("a", "b")] == [59 + AHEAD_NS // PERIOD_NS] * 2, states["a"].plan
+
+
+def test_a_configured_priority_reaches_the_planner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the job's name; 1 for the others."""
+    weights: dict[str, int] = {}
+
+    def observed(loads: Mapping[str, Load]) -> Iterator[dict[str, PeriodicSend]]:
+        weights.update({job: load.weight for job, load in loads.items()})
+        return arrangements(loads)
+
+    monkeypatch.setattr("timesyncd.hub.phases.arrangements", observed)
+    hub = Hub(HubSettings(), "node-0", priorities={"a": 5})
+    for number in range(2):
+        hub.accept_node(node_state(f"node-{number}").model_copy(update={"link": "rack-7"}), NOW, live=True)
+    states = planned(hub)
+
+    assert weights == {states["a"].job_id: 5, states["b"].job_id: 1}
 
 
 @pytest.mark.parametrize(
