@@ -38,6 +38,8 @@ USED = (
     "install -D -m 644 deploy/kubernetes/timesyncd.tmpfiles",
     "apiVersion: kustomize",
     "kubectl kustomize deploy/kubernetes/site",
+    "apiVersion: v1\nkind: Service\n",
+    "  - patch: |\n      apiVersion: monitoring",
     "affinity:",
 )
 ON_AN_API = (
@@ -205,6 +207,21 @@ def test_the_configurations_are_valid(kubectl: Path, project: Path, name: str, t
 
     assert {each["containers"][0]["image"] for each in pods(site)} == {"registry.example.com/timesyncd:0.1.0"}
     assert settings(site, name, tmp_path).node.name == "node-a"
+
+
+def test_the_page_s_broker_and_a_cluster_without_the_prometheus_operator(
+    kubectl: Path, project: Path, tmp_path: Path
+) -> None:
+    """The overlay with both additions renders the broker's name, and no ServiceMonitor."""
+    shutil.copytree(project / "deploy", tmp_path / "deploy")
+    site = tmp_path / "deploy/kubernetes/site"
+    overlay = block("apiVersion: kustomize").text.replace("  - ../base\n", "  - ../base\n  - broker.yaml\n")
+    (site / "kustomization.yaml").write_text(overlay + block("  - patch: |\n      apiVersion: monitoring").text)
+    (site / "broker.yaml").write_text(block("apiVersion: v1\nkind: Service\n").text)
+    objects = rendered(kubectl, tmp_path, block("kubectl kustomize").commands)
+
+    assert the(objects, "Service", "mosquitto")["spec"]["externalName"] == "broker.example.com"
+    assert "ServiceMonitor" not in {each["kind"] for each in objects}
 
 
 def test_a_hub_refuses_the_secrets_of_the_base(base: list[Body], tmp_path: Path) -> None:
