@@ -169,6 +169,14 @@ def test_the_page_names_what_failed() -> None:
     assert PAUSES.name not in text
 
 
+def test_a_transient_straggler_is_compared_with_ddp_that_has_it_too() -> None:
+    """Not with DDP without one."""
+    ddp, ssp, asp = (method for method in PAUSES.methods if method.pauses)
+    rows = ran(PAUSES, REFERENCE, 2.0) | ran(PAUSES, ddp, 9.0) | ran(PAUSES, ssp, 6.0) | ran(PAUSES, asp, None)
+    assert "`ssp(s=8)` is 1.50 times as fast (1 of 5 seeds)." in page(rows, {})
+    assert "nothing is claimed" in page(rows, {})
+
+
 def test_the_picture_has_a_bar_for_each_method_that_has_a_time() -> None:
     """DDP is the line that they are held against."""
     rows = ran(SLOW, REFERENCE, 20.0) | ran(SLOW, AUTO, 5.0) | ran(SLOW, LOCAL, None)
