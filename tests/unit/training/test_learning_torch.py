@@ -55,7 +55,7 @@ def train(
             if step == at.get("validation_in"):
                 sync.record_validation(1.25)
             optimizer.step()
-            time.sleep(at.get("pause_s", 0.0))  # a rank keeps 512 marks for a tenth of a second
+            time.sleep(0.002)  # a rank keeps 512 marks for a tenth of a second
     job.close()
     return sync.report()
 
@@ -64,7 +64,7 @@ def test_each_loss_is_marked_with_its_step(tmp_path: Path) -> None:
     """In the recording of the job, those on held-out data too, for the audit."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the loss that is not finite
-        train(tmp_path / "marks", "bsp", 1, validation_in=100, unfit_in=7, pause_s=0.002)
+        train(tmp_path / "marks", "bsp", 1, validation_in=100, unfit_in=7)
     losses = load(tmp_path / "marks").losses[0]
 
     training = {mark.step: mark.loss for mark in losses if not mark.is_validation}
