@@ -74,6 +74,13 @@ export const statusCell = (status: PageStatus, prefix = ""): { text: string; cla
   text: `${STATUS_SIGNS[status]} ${prefix}${status}`, className: STATUS_CLASSES[status],
 });
 
+/** What leads to the nodes that a cause left without a bound. No list is by parent or by reason: then it is the status that most of them have. */
+export function causeFilter({ kind, name }: { kind: string; name: string }, statuses: Partial<Record<Status, number>>): Record<string, string> {
+  if (kind === "place") return { topology: name };
+  if (kind === "grandmaster") return { grandmaster: name };
+  return { status: (statuses.DISRUPTED ?? 0) > (statuses.UNKNOWN ?? 0) ? "DISRUPTED" : "UNKNOWN" };
+}
+
 const ALARM_CLASSES: Record<string, string> = { critical: "bad", major: "bad", minor: "warn" };
 export const alarmClass = (severity: Alarm["severity"]): string => ALARM_CLASSES[severity] ?? "unknown";
 

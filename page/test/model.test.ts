@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
-import { bound, boundAt, duration, forecast, statusAt, withMicro } from "../src/model.ts";
+import { bound, boundAt, causeFilter, duration, forecast, statusAt, withMicro } from "../src/model.ts";
 
 declare const RECORDINGS: string;
 
@@ -28,4 +28,10 @@ test("the forecast names the next limit only where the bound reaches it before i
   assert.equal(forecast({ bound_ns: 800, growth_ppb: 0 }, 0, 1e12), "expires in 16 min");
   assert.equal(forecast({ bound_ns: 800, growth_ppb: 2_000 }, 0, 1e12), "exceeds 1 µs in under 1 s, expires in 16 min");
   assert.equal(forecast({ bound_ns: null, growth_ppb: 0 }, 0, 1e12), "");
+});
+
+test("a cause leads to a list that has its nodes, also where no list is by what they share", () => {
+  assert.deepEqual(causeFilter({ kind: "place", name: "hall-1" }, {}), { topology: "hall-1" });
+  assert.deepEqual(causeFilter({ kind: "parent", name: "bc" }, { DISRUPTED: 30, UNKNOWN: 0 }), { status: "DISRUPTED" });
+  assert.deepEqual(causeFilter({ kind: "reason", name: "stale" }, { UNKNOWN: 2 }), { status: "UNKNOWN" });
 });

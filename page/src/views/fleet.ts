@@ -5,7 +5,7 @@ import { TimeChart } from "../chart.ts";
 import { chainOf } from "../chain.ts";
 import { byId, copyText, fillTable, h, number, put, putChildren, type Cell } from "../dom.ts";
 import { HeatMap } from "../heat.ts";
-import { STATUSES, STATUS_CLASSES, STATUS_SIGNS, bound, boundAt, count, duration, elapsedText, forecast, remainingText, roundUp, statusCell, withMicro, type Entry } from "../model.ts";
+import { STATUSES, STATUS_CLASSES, STATUS_SIGNS, bound, boundAt, causeFilter, count, duration, elapsedText, forecast, remainingText, roundUp, statusCell, withMicro, type Entry } from "../model.ts";
 import { at, atZone, place } from "../place.ts";
 import { RackHistory, fleetNumbers, type RacksAnswer } from "../racks.ts";
 import { ChainPicture } from "../sankey.ts";
@@ -97,7 +97,7 @@ export class FleetView {
     const { overview } = state;
     for (const id of ["headline", "chain-section", "racks-section", "alignment-section"]) byId(id).hidden = !state.isFleet;
     byId("fleet-section").hidden = !state.isFleet;
-    if (state.received.own !== null) renderAttention(state.received.finding, state.isFleet && overview !== null ? urgentOf(overview.data.headline) : [], now);
+    if (state.received.own !== null) renderAttention(state.received.finding, state.isFleet && overview !== null ? urgentOf(overview.data) : [], now);
     this.followFilter();
     renderHubs(state.received.hub, now);
     this.list.render(state.isFleet && overview !== null, now);
@@ -158,18 +158,19 @@ export class FleetView {
   }
 }
 
-function renderHeadline({ headline }: Overview): void {
+function renderHeadline(overview: Overview): void {
+  const { headline } = overview;
   const isWhole = headline.without_bound === 0 || headline.verdict === "exceeded" || headline.verdict === "unknown";
   byId("headline").dataset.verdict = isWhole ? headline.verdict : "warn";
   put(byId("headline-text"), withMicro(headline.text));
   put(byId("headline-causes"), causesText(headline));
   put(byId("headline-jobs"), jobsText(headline));
   put(byId("headline-limit"), limitText(headline));
-  const drawn = JSON.stringify(headline.actions);
+  const drawn = JSON.stringify([headline.actions, headline.causes, location.search]);
   const box = byId("headline-actions");
   if (box.dataset.drawn === drawn) return;
   box.dataset.drawn = drawn;
-  box.replaceChildren(...headline.actions.map((action) => actionButton(action, headline)), byId("copy-link"));
+  box.replaceChildren(...headline.actions.map((action) => actionButton(action, overview)), byId("copy-link"));
 }
 
 /** The sentence itself names a cause that all of them share: then at most its reason is left to say. */
@@ -189,7 +190,8 @@ const jobsText = ({ jobs }: Headline): string =>
   jobs.length === 0 ? "" : `Affected jobs: ${jobs.map((job) => `${job.job} (${job.alignment_ns === null ? job.reason || "alignment unknown" : `aligned within ${duration(job.alignment_ns, roundUp)}`})`).join(", ")}.`;
 
 /** A limit that is exceeded, and what the clocks without a bound share. */
-function urgentOf(headline: Headline): Urgent[] {
+function urgentOf(overview: Overview): Urgent[] {
+  const { headline } = overview;
   const limitNs = headline.limits.fleet_alignment_ns;
   const wide: Urgent = {
     tag: "LIMIT", className: "bad", text: `the fleet's clocks agree within ${duration(headline.alignment_ns, roundUp)}, the limit is ${duration(limitNs)}`,
@@ -197,14 +199,12 @@ function urgentOf(headline: Headline): Urgent[] {
   };
   const causes = headline.causes.map((cause): Urgent => ({
     tag: "NO BOUND", className: "unknown", text: `${count(cause.nodes)} node${cause.nodes === 1 ? "" : "s"}${cause.kind === "reason" ? "" : ` of the same ${cause.kind}, ${cause.name}`}`,
-    href: causeLink(cause), why: `${cause.since_realtime_ns === null ? "" : `since ${atZone(cause.since_realtime_ns)} · `}${cause.reason || "no reason given"}`,
+    href: causeLink(cause, overview), why: `${cause.since_realtime_ns === null ? "" : `since ${atZone(cause.since_realtime_ns)} · `}${cause.reason || "no reason given"}`,
   }));
   return [...(headline.verdict === "exceeded" ? [wide] : []), ...causes];
 }
 
-/** The nodes behind a cause; no list is by parent or by reason, so these lead to those of an unknown status. */
-const causeLink = ({ kind, name }: Pick<Headline["causes"][number], "kind" | "name">): string =>
-  place.link("fleet", null, kind === "place" ? { topology: name } : kind === "grandmaster" ? { grandmaster: name } : { status: "UNKNOWN" });
+const causeLink = (cause: Headline["causes"][number], { statuses }: Overview): string => place.link("fleet", null, causeFilter(cause, statuses));
 
 function limitText({ limits, verdict }: Headline): string {
   const known = [["fleet", limits.fleet_alignment_ns], ["job", limits.job_alignment_ns], ["node's bound", limits.node_bound_ns]].filter(([, ns]) => ns !== null);
@@ -215,7 +215,8 @@ function limitText({ limits, verdict }: Headline): string {
 const namedText = (named: number, all: number): string => `${named < all ? `${count(named)} of ` : ""}${count(all)} node${all === 1 ? "" : "s"}`;
 
 /** A list of nodes to drain is copied; a subject to inspect is opened. */
-function actionButton(action: Headline["actions"][number], headline: Headline): HTMLElement {
+function actionButton(action: Headline["actions"][number], overview: Overview): HTMLElement {
+  const { headline } = overview;
   const [node] = action.nodes;
   if (action.kind === "drain") {
     const button = h("button", { type: "button", title: `${action.text}: ${action.nodes.join(",")}` }, `Copy the names to drain: ${namedText(action.nodes.length, headline.without_bound)}`);
@@ -224,7 +225,7 @@ function actionButton(action: Headline["actions"][number], headline: Headline): 
   }
   if (action.kind === "acknowledge") return h("a", { class: "button", href: place.link("timeline") }, action.text);
   const cause = headline.causes.find(({ name }) => name === action.subject);
-  return h("a", { class: "button", href: cause === undefined ? place.link("node", node ?? action.subject) : causeLink(cause) }, action.text);
+  return h("a", { class: "button", href: cause === undefined ? place.link("node", node ?? action.subject) : causeLink(cause, overview) }, action.text);
 }
 
 function renderAlignment({ data: { headline }, receivedAt }: Entry<Overview>, now: number): void {
