@@ -115,6 +115,9 @@ class SequenceNumbers:
 
 NO_SOURCE = "no [[source]] is configured, so the daemon observes no clock of this node"
 
+#: For a node whose sources are all of the driver `kernel`. "No valid sample yet" would promise one.
+ONLY_KERNEL = "no [[source]] measures an offset: the driver kernel reads the kernel's state alone"
+
 #: Reasons that the sources' own reasons explain further.
 _EXPLAINED_BY_SOURCES = (Reason.STALE, Reason.EXPIRED, Reason.NO_GRANDMASTER)
 
@@ -263,7 +266,10 @@ class NodeView:
         if not self._config.source:
             return StateReason.NO_SOURCE, NO_SOURCE
         failure = next(iter(self._source_failures()), None)
-        return _no_sample_yet() if failure is None else (failure.cause, failure.reason)
+        if failure is not None:
+            return failure.cause, failure.reason
+        is_measured = any(source.driver != "kernel" for source in self._config.source)
+        return _no_sample_yet() if is_measured else (Reason.NO_SAMPLE_YET.code, ONLY_KERNEL)
 
     def node_state(self, now: Moment) -> NodeState:
         """The node's state; `since_realtime_ns` is when `main_status` last changed, as far as `mark_status` saw it."""

@@ -115,6 +115,15 @@ def test_before_the_first_sample_nothing_is_known(lab: ViewLab) -> None:
     assert (state.age_ns, state.gm, state.utc, state.grandmaster_identity) == (None, None, None, None)
 
 
+def test_a_node_with_the_kernel_alone_promises_no_sample() -> None:
+    """No sample will come, so the reason names what is missing in the configuration."""
+    alone = config.parse({"source": [{"name": "kernel", "driver": "kernel"}]}, options_of, "t.toml")
+    state = NodeView(alone, Epoch(0xB007, 7), incarnation=3).node_state(after(0))
+
+    assert state.reason == "no [[source]] measures an offset: the driver kernel reads the kernel's state alone"
+    assert state.reason_code == Reason.NO_SAMPLE_YET.code
+
+
 @pytest.mark.parametrize(
     ("seconds", "status", "reason"),
     [
