@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from timesyncd.jobs.launch_points import launch_points
 from timesyncd.jobs.step_graph import COMPUTE, Meeting, Operation, StepGraph
 from timesyncd.jobs.trace_clocks import TraceClockOffset, clock_offsets, left_early
-from timesyncd.jobs.trace_ends import CallEnds, call_ends
+from timesyncd.jobs.trace_ends import Call, CallEnds, call_ends
 from timesyncd.jobs.trace_steps import Roles, roles_of, with_equal_steps
 from timesyncd.traces.operations import RECV, SEND, Communication, EndKind, RankTrace, merged
 
@@ -61,6 +62,9 @@ class _Part:
 #: A communication that begins within this time of another one's end, while its rank waits, began after it.
 _AT_ONCE_NS = 50_000
 
+#: The recorded begin of a communication may be rounded to before the end of the one that it followed.
+_ROUNDED_NS = 1_000
+
 #: A send and a receive that begin within this time are issued together.
 _TOGETHER_NS = 20_000
 
@@ -100,7 +104,10 @@ def join(traces: Sequence[RankTrace]) -> Joined:
             "the traces begin or end at different moments, and nothing repeats in them, so they show no step of all ranks",
         )
     starts_ns = _starts_ns(by_rank, offsets)
-    return Joined(_Graph(by_rank, met, roles, eager, ends, starts_ns).build(), offsets, frozenset(eager), roles.notes)
+    launched_ns = launch_points(by_rank, roles)
+    return Joined(
+        _Graph(by_rank, met, roles, eager, ends, starts_ns, launched_ns).build(), offsets, frozenset(eager), roles.notes
+    )
 
 
 def _check_ends(
@@ -240,6 +247,7 @@ class _Graph:
     eager: set[tuple[int, int]]
     ends: CallEnds
     starts_ns: Mapping[int, int]
+    launched_ns: Mapping[Call, int]
     operations: list[Operation] = field(default_factory=list)
     _meeting_of: dict[tuple[int, int], int] = field(default_factory=dict)
     _index_of: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -276,6 +284,7 @@ class _Graph:
             {(call.begin_ns, 1, index) for index, call in enumerate(calls)}
             | {(end, 0, -1) for _, end in waits}
             | {(ns, 0, index) for index, ns in seen.items()}
+            | {(ns, -1, index) for (of, index), ns in self.launched_ns.items() if of == rank}
         )
         bounds = [bound for wait in waits for bound in wait]
         at_ns, last_ns = _extent(trace)
@@ -296,12 +305,13 @@ class _Graph:
         last_of: dict[str, int] = {}
         ended = sorted(range(len(calls)), key=lambda index: calls[index].end_ns)
         ends = [calls[index].end_ns for index in ended]
-        issued = 0
+        issued = served = 0
+        launched: dict[int, int | None] = {}
         for cut_ns, order, index in cuts:
             local_ns = (cut_ns - at_ns) - _overlap(waits, at_ns, cut_ns)
             if local_ns > 0:
                 after = tuple(each for each in (own, *pending) if each is not None)
-                step, place = self.roles.at(rank, issued)
+                step, place = self.roles.at(rank, max(issued, served))
                 begin_ns = cut_ns - local_ns if not after else at_ns
                 self.operations.append(
                     Operation(
@@ -318,7 +328,10 @@ class _Graph:
                     )
                 )
                 own, pending = len(self.operations) - 1, []
-            if order == 0 and index >= 0:
+            if order == -1:
+                launched[index] = own
+                served = index + 1  # what is computed from here on is for the next one
+            elif order == 0 and index >= 0:
                 pending += [self._index_of[rank, index]] if (rank, index) in self._index_of else []
             elif order == 0:
                 wait = waits[bisect_left(bounds, cut_ns) // 2]
@@ -327,7 +340,10 @@ class _Graph:
                 pending += [self._index_of[rank, each] for each in among if (rank, each) in self._index_of]
             elif order == 1:
                 pending += self._just_ended(rank, ended, ends, at_ns, cut_ns, pending, _slack_ns(trace))
-                self._add_call(rank, index, calls[index], own, pending, last_of, self.roles.at(rank, issued))
+                needed, waited = own, pending
+                if launched.get(index) is not None:
+                    needed, waited = launched[index], []
+                self._add_call(rank, index, calls[index], needed, waited, last_of, self.roles.at(rank, issued))
                 issued += 1
             at_ns = cut_ns
 
@@ -360,7 +376,7 @@ class _Graph:
         after = [*pending] if own is None else [own, *pending]
         stream = call.group if call.kind not in (SEND, RECV) else f"{call.kind} {call.ranks}"
         before = last_of.get(stream)
-        if before is not None and self.operations[before].end_ns <= call.begin_ns and before not in after:
+        if before is not None and self.operations[before].end_ns <= call.begin_ns + _ROUNDED_NS and before not in after:
             after.append(before)
         ready_ns = max((self.operations[each].end_ns for each in after), default=call.begin_ns)
         number = self._meeting_of.get((rank, index))
