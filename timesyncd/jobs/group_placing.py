@@ -9,7 +9,8 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement, product
+from functools import cache
+from itertools import islice, product
 from statistics import median
 
 from timesyncd.traces.operations import (
@@ -154,18 +155,24 @@ def _choices(trace: RankTrace, ends: Mapping[int, _Ends]) -> Iterator[_Choice]:
     usable = [_usable(trace.rank, calls[each], groups) for each in others]
     apart = {(each, group.ranks): _apart_ns(trace.rank, calls[each], group, ends) for each in calls for group in groups}
     tried = 0
-    ways = [
-        each
-        for each in combinations_with_replacement(groups, len(threads))
-        if all(each.count(group) <= _THREADS for group in groups)
-    ]
-    for of_threads in ways or combinations_with_replacement(groups, len(threads)):
+    usual = list(islice(_in_order(groups, len(threads), _THREADS), _MOST_OF_RANK))
+    for of_threads in usual or _in_order(groups, len(threads), len(threads)):
         for of_others in product(*usable):
             tried += 1
             if tried > _MOST_OF_RANK:
                 return
             chosen = dict(zip([*threads, *others], [*of_threads, *of_others], strict=True))
             yield _Choice(chosen, sum(apart[each, group.ranks] for each, group in chosen.items()))
+
+
+def _in_order(groups: Sequence[ProcessGroup], threads: int, most: int) -> Iterator[tuple[ProcessGroup, ...]]:
+    """All ways to give so many threads to groups in their order, at most `most` to each."""
+    if not threads:
+        yield ()
+    elif threads <= most * len(groups):
+        for count in range(min(most, threads), -1, -1):
+            for rest in _in_order(groups[1:], threads - count, most):
+                yield (groups[0],) * count + rest
 
 
 def _usable(rank: int, calls: Sequence[UnplacedCall], groups: Sequence[ProcessGroup]) -> list[ProcessGroup]:
@@ -199,7 +206,11 @@ def _consistent(
 ) -> dict[int, _Choice] | None:
     """The first choices, the closest ones first, with which all members of each group call the same."""
     order = sorted(choices)
-    counted = {rank: [_counts(by_rank[rank], choice) for choice in of_rank] for rank, of_rank in choices.items()}
+
+    @cache
+    def counted(rank: int, place: int) -> _Counts:
+        return _counts(by_rank[rank], choices[rank][place])
+
     at = [0] * len(order)
     depth, tried = 0, 0
     while depth < len(order):
@@ -208,8 +219,8 @@ def _consistent(
             tried += 1
             if tried > _MOST_TRIED:
                 return None
-            own = counted[rank][at[depth]]
-            if all(_agree(rank, own, order[each], counted[order[each]][at[each]]) for each in range(depth)):
+            own = counted(rank, at[depth])
+            if all(_agree(rank, own, order[each], counted(order[each], at[each])) for each in range(depth)):
                 break
             at[depth] += 1
         if at[depth] < len(choices[rank]):

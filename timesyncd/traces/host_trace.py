@@ -141,14 +141,14 @@ def _elements_of(event: Mapping[str, Any]) -> int | None:
     return None if not isinstance(dims, list) else _elements(dims)
 
 
-def _elements(dims: list[Any]) -> int | None:
-    for each in dims:
+def _elements(dims: list[Any], depth: int = 3) -> int | None:
+    for each in dims if depth else ():
         if isinstance(each, list) and each:
             if all(type(size) is int and 0 <= size < 1 << 40 for size in each):
                 found = 1
                 for size in each:
                     found *= size
                 return found
-            if (inner := _elements(each)) is not None:
+            if (inner := _elements(each, depth - 1)) is not None:
                 return inner
     return None

@@ -77,6 +77,37 @@ def test_a_message_names_a_rank_of_its_group() -> None:
     assert ends == [(0, 2), (1, 3), (0, 2), (1, 3)]
 
 
+def test_many_groups_and_threads_do_not_take_all_combinations() -> None:
+    """Rank 0 is in twelve groups, each with two threads: 800 million ways in their order, and one with two threads each."""
+    pairs = {number: ProcessGroup(f"{number} pair", (0, number)) for number in range(1, 13)}
+    calls = {
+        number: [
+            call("all_reduce", at, at + 1_000, 10 * number + thread)
+            for thread in range(2)
+            for at in [100_000 * number + 10_000 * thread]
+        ]
+        for number in pairs
+    }
+    first = RankTrace(
+        "rank0.json",
+        0,
+        13,
+        "node",
+        (),
+        (),
+        unplaced=tuple(each for own in calls.values() for each in own),
+        groups=tuple(pairs.values()),
+    )
+    others = [
+        RankTrace(f"rank{number}.json", number, 13, "node", (), (), unplaced=tuple(own), groups=(pairs[number],))
+        for number, own in calls.items()
+    ]
+
+    found = placed([first, *others])
+
+    assert groups_of(found[0]) == [(0, number) for number in pairs for _ in range(2)]
+
+
 def test_ranks_that_do_not_call_the_same_leave_the_groups_open() -> None:
     """A guess would accuse a wrong rank, so all traces are unusable, with the reason."""
     traces = mesh()
