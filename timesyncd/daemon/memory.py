@@ -21,8 +21,8 @@ CHECK_EVERY_NS = 10 * NS_PER_S
 #: What was freed long after the process grew, as the names of a flood, is given back too.
 TRIM_EVERY_NS = 20 * NS_PER_S
 #: Where so large a part of Python's objects is gone, a full collection is worth its time: it also empties the lists of free tuples,
-#: each of which keeps a page that nothing else uses.
-_GONE_PART = 4
+#: each of which keeps a page that nothing else uses. It waits until no more goes.
+_GONE_PART, _STILL_GOES_PART = 20, 100
 #: Growth by less than a fiftieth is not worth the milliseconds.
 _GROWTH = 50
 
@@ -33,7 +33,7 @@ class HeapTrimmer:
     def __init__(self) -> None:
         self._next_check_ns = self._next_trim_ns = 0
         self._trimmed_pages = 0
-        self._most_blocks = 0
+        self._blocks = self._most_blocks = 0
         self._trim: Callable[[int], object] | None = None
         try:
             import ctypes  # its import maps memory, which a hardened service may refuse
@@ -61,12 +61,14 @@ class HeapTrimmer:
             return
 
     def _has_shrunk(self) -> bool:
-        """Whether much of what Python held is gone since the last time; then it is collected."""
-        self._most_blocks = max(self._most_blocks, sys.getallocatedblocks())
-        if sys.getallocatedblocks() > self._most_blocks - self._most_blocks // _GONE_PART:
+        """Whether much of what Python held is gone since the last collection, and no more goes; then it is collected."""
+        blocks, before = sys.getallocatedblocks(), self._blocks
+        self._blocks, self._most_blocks = blocks, max(self._most_blocks, blocks)
+        still_goes = blocks < before - before // _STILL_GOES_PART
+        if still_goes or blocks > self._most_blocks - self._most_blocks // _GONE_PART:
             return False
         gc.collect()
-        self._most_blocks = sys.getallocatedblocks()
+        self._blocks = self._most_blocks = sys.getallocatedblocks()
         return True
 
 

@@ -58,6 +58,7 @@ from timesyncd.web.responses import (
 from timesyncd.web.routes import Document, DocumentList, PlainText, Route
 from timesyncd.web.view import NodeFilter, View
 
+HEALTH_PATH = "/healthz"
 VIEW = web.AppKey("view", View)
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -280,7 +281,7 @@ ROUTES = (
         Document(None),
     ),
     Route("/metrics", "Metrics for Prometheus.", "reader", metrics, PlainText("text/plain")),
-    Route("/healthz", "ok, or the daemon's fault in one line.", None, health, PlainText("text/plain"), errors=(503,)),
+    Route(HEALTH_PATH, "ok, or the daemon's fault in one line.", None, health, PlainText("text/plain"), errors=(503,)),
 )
 
 

@@ -216,8 +216,9 @@ def _openapi_json() -> bytes:
 
 @web.middleware
 async def _check_room(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A probe's answer is a few octets: slow browsers must not look like a daemon that failed."""
     limiter = request.app.get(LIMITER)
-    if limiter is None or limiter.has_room:
+    if limiter is None or limiter.has_room or request.path == api.HEALTH_PATH:
         return await handler(request)
     return error_response(503, "clients do not read what they requested; retry in 5 s", {"Retry-After": "5"})
 

@@ -19,6 +19,7 @@ from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Message
 from timesyncd.web import app, openapi
 from timesyncd.web.app import LOGIN_FILES, ROUTES, WebServer, serve
+from timesyncd.web.connections import ConnectionLimiter
 
 
 @pytest.fixture
@@ -159,6 +160,15 @@ async def test_no_cache_keeps_an_answer(http: aiohttp.ClientSession, path: str) 
 
     assert answer.headers["Cache-Control"] == "no-store"
     assert "evil.example" not in await answer.text() + str(answer.headers)
+
+
+async def test_slow_browsers_are_no_reason_to_fail_a_probe(
+    http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While answers that no client reads take all their room, a large one has to wait, and /healthz is as it is."""
+    monkeypatch.setattr(ConnectionLimiter, "has_room", False)
+
+    assert [(await http.get(path)).status for path in ("/api/v1/nodes", "/healthz")] == [503, 200]
 
 
 async def test_a_taken_port_is_one_line(server: WebServer, view: FakeView) -> None:
