@@ -69,7 +69,8 @@ const FEWEST_LETTERS = 12;
 
 /**
  * The bars of a lane, each in the first row where neither it nor its text covers another one. A text that has no room to the right
- * ends left of its bar. What finds no row is in the last one, without a text.
+ * ends left of its bar, and one that fits on neither side is cut where there is more room. What finds no row is in the last one,
+ * without a text.
  */
 export function placedBars(bars: LaneBar[], x: (ns: number) => number, from: number, until: number, letterPx: number): PlacedBar[] {
   const rows: [number, number][][] = [];
@@ -78,14 +79,14 @@ export function placedBars(bars: LaneBar[], x: (ns: number) => number, from: num
     const [x0, x1] = [x(bar.fromNs), Math.max(x(bar.fromNs) + 3, x(bar.toNs))];
     const wide = bar.text.length * letterPx + TEXT_GAP;
     const isWithin = x1 - x0 >= wide + TEXT_GAP;
-    const isLeft = !isWithin && x0 + wide > until && x0 - wide - TEXT_GAP >= from;
+    const isLeft = !isWithin && x0 + wide > until && (x0 - wide - TEXT_GAP >= from || x0 - from > until - x0);
     const textX = isLeft ? x0 - TEXT_GAP : x0 + TEXT_GAP;
-    const span: [number, number] = isLeft ? [x0 - wide - TEXT_GAP, x1] : [x0, Math.min(until, Math.max(x1, x0 + wide + TEXT_GAP))];
+    const span: [number, number] = isLeft ? [Math.max(from, x0 - wide - TEXT_GAP), x1] : [x0, Math.min(until, Math.max(x1, x0 + wide + TEXT_GAP))];
     const free = (row: number): boolean => (rows[row] ?? []).every(([begin, end]) => span[1] <= begin || span[0] >= end);
     const found = Array.from({ length: most }, (_, row) => row).find(free);
     const row = found ?? most - 1;
     (rows[row] ??= []).push(span);
-    const room = found === undefined ? 0 : isLeft ? bar.text.length : Math.floor((until - textX) / letterPx);
+    const room = found === undefined ? 0 : Math.floor((isLeft ? textX - from : until - textX) / letterPx);
     return { bar, row, x0, x1, textX, isLeft, letters: room < Math.min(bar.text.length, FEWEST_LETTERS) ? 0 : room };
   });
 }

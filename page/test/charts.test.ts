@@ -135,13 +135,15 @@ test("bars and texts of a lane cover one another nowhere, and a text at the end 
   const bars = placedBars([bar(100, 140, "a long text of a bar"), bar(120, 900, "another one"), bar(500, 500, "third")], Number, 0, 1_000, 7);
   assert.deepEqual(bars.map(({ row }) => row), [0, 1, 0]);
   const [late] = placedBars([bar(980, 980, "a note near the end", "note")], Number, 0, 1_000, 7);
-  assert.deepEqual([late?.isLeft, late?.textX, late?.letters], [true, 974, 19]);
+  assert.deepEqual([late?.isLeft, late?.textX, late?.letters], [true, 974, 139]);
+  const [narrow] = placedBars([bar(180, 180, "a note that is longer than the picture is wide", "note")], Number, 0, 200, 7);
+  assert.deepEqual([narrow?.isLeft, narrow?.letters], [true, 24]);
 });
 
 test("what finds no row of its own has no text, and no text is cut to a few letters", () => {
   const many = Array.from({ length: 14 }, (_, at) => bar(at, at, "the same moment", "note"));
   assert.deepEqual(placedBars(many, Number, 0, 1_000, 7).map(({ row, letters }) => [row, letters > 0]), many.map((_, at) => [Math.min(at, 9), at < 10]));
-  assert.equal(placedBars([bar(60, 60, "too long for so narrow a picture")], Number, 0, 100, 7)[0]?.letters, 0);
+  assert.equal(placedBars([bar(45, 45, "too long for so narrow a picture")], Number, 0, 100, 7)[0]?.letters, 0);
 });
 
 test("an event of the node or of its grandmaster is a flag that says what changed, and one of another grandmaster is none", () => {
