@@ -19,7 +19,7 @@ from torch_models import sgd
 
 from timesyncd.client import Job
 from timesyncd.client.torch import barrier, meter_collectives, meter_ddp, meter_fsdp, metered
-from timesyncd.training import near_ranks, synchronized
+from timesyncd.training import QuorumAveraging, near_ranks, synchronized
 from timesyncd.training.torch.data import Injection
 from timesyncd.training.torch.replicas import average_replicas
 from timesyncd.training.torch.topology_groups import TwoLevel
@@ -57,6 +57,7 @@ def main() -> None:
     for policy in POLICIES:
         call(f"synchronized, {policy}", lambda: train_by(policy, cpu))  # noqa: B023
     call("synchronized with levels", lambda: train_by("bsp", cpu, levels=(((0, 1), (2,)), ((0, 1, 2),))))
+    call("QuorumAveraging", lambda: train_in_quorum(job))
     call("average_replicas", lambda: average_replicas([], sgd(nn.Linear(2, 2)), world))
     call("Injection", lambda: Injection(0.5, 0.5, world, 0).inject(0, torch.ones(4, 2), torch.ones(4)))
     print(json.dumps(outcomes))
@@ -72,6 +73,14 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> Non
         optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
+
+
+def train_in_quorum(job: Job) -> None:
+    """Its groups are its own, made over the store."""
+    model = nn.Linear(8, 1)
+    optimizer = sgd(model)
+    with QuorumAveraging(job, model, optimizer, "local_sgd(h=2)", distributed_c10d._get_default_store()):
+        steps(model, optimizer, 4)
 
 
 def train(meter: Callable[..., Any], job: Job, group: dist.ProcessGroup) -> None:
