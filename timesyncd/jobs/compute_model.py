@@ -72,12 +72,15 @@ def means_by_key(values: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
     return {key: fmean(each) for key, each in found.items()}
 
 
-def fitted(graph: StepGraph) -> ComputeModel:
+def fitted(graph: StepGraph, ratios: Mapping[tuple[int, int], float] | None = None) -> ComputeModel:
     """
     Fits the product by turns. Persistent factors are a rank's; where the median rank of a replica is slower, its data
-    are more.
+    are more. `ratios`: by rank and place what to multiply its computing by first.
     """
-    model = ComputeModel(graph, _work(graph), _classes(graph), graph.replicas, {})
+    work = _work(graph)
+    for (rank, place), ratio in (ratios or {}).items():
+        work[rank] |= {at: ns * ratio for at, ns in work[rank].items() if at[1] == place}
+    model = ComputeModel(graph, work, _classes(graph), graph.replicas, {})
     model.units = _units(graph, model.work)
     model.numbers = _alike_numbers(model)
     model.loads = {unit: 1.0 for units in model.units.values() for unit, _ in units}

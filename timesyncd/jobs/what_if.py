@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, median_low, pstdev
 from typing import TypeVar
 
-from timesyncd.jobs.compute_model import Unit, fitted, means_by_key
+from timesyncd.jobs.compute_model import ComputeModel, Unit, fitted, means_by_key
 from timesyncd.jobs.slow_transfers import MIN_SIGNIFICANCE, slow_transfers
 from timesyncd.jobs.step_graph import (
     COMPUTE,
@@ -185,6 +185,8 @@ class _Analysis:
         self.step_ns = step_ns
         self.durations = graph.durations
         self.model = fitted(graph)
+        # A rank that is slow at one place of the step would make the data there look like more.
+        self.even = fitted(graph, ratios) if (ratios := self._peer_ratios()) else self.model
 
     def result(self, misfit_share: float, played: StepReplay) -> WhatIf:
         ideal = self._ideal()
@@ -297,6 +299,17 @@ class _Analysis:
             error = math.hypot(usual, self._error(rank))
             if factors[rank] - 1 >= max(MIN_RANK_EXCESS, MIN_SIGNIFICANCE * error):
                 found[rank] = factors[rank]
+        return found
+
+    def _peer_ratios(self) -> dict[tuple[int, int], float]:
+        """By slow rank and place what the ranks that do the same work, and are not slow, take over what it takes."""
+        slow, found = self._slow_ranks(), {}
+        for rank in slow:
+            peers = [self.model.means(each) for each in self.model.like(rank) if each not in slow]
+            for place, own_ns in self.model.means(rank).items():
+                usual = [means[place] for means in peers if place in means]
+                if usual and own_ns > _LEAST_NS:
+                    found[rank, place] = median_low(usual) / own_ns
         return found
 
     def _undecided(self) -> float:
@@ -427,29 +440,35 @@ class _Analysis:
         Unequal micro-batches fall on every replica in turn, and on all ranks of it at once. A rank that works on its
         own data alone shows only the former, as pauses of all ranks in turn would.
         """
-        if not self.model.loads:
+        if not self.even.loads:
             return []
-        own = self._own_loads()
-        sigma = math.sqrt(fmean((load - 1) ** 2 for loads in own.values() for load in loads))
         found = self._replicas()
-        apart = self._apart_sigma(own)
-        if apart < MIN_SEQUENCE_SIGMA or not self._is_everywhere(own):
-            return found
-        is_shared = self._is_shared(apart)
-        if is_shared is False:
+        # With the slow ranks and without them: neither may hide that their noise is no data.
+        shared = [self._varies(model) for model in (self.even, self.model)]
+        if False in shared:
             return found
         lonely = len(set(self.graph.replicas.values())) == len(self.graph.replicas)
-        unknown = UnknownReason.SEQUENCES_OR_PAUSES if lonely or is_shared is None else None
+        unknown = UnknownReason.SEQUENCES_OR_PAUSES if lonely or None in shared else None
+        own = self._own_loads(self.even)
+        sigma = math.sqrt(fmean((load - 1) ** 2 for loads in own.values() for load in loads))
         return [*found, _Candidate(CauseKind.SEQUENCES, sigma, self._equal_loads(), unknown=unknown)]
 
-    def _own_loads(self) -> dict[int, list[float]]:
+    def _varies(self, model: ComputeModel) -> bool | None:
+        """Whether the data vary. None: something does, and it may be pauses."""
+        own = self._own_loads(model)
+        apart = self._apart_sigma(model, own)
+        if apart < MIN_SEQUENCE_SIGMA or not self._is_everywhere(own):
+            return False
+        return self._is_shared(model, apart)
+
+    def _own_loads(self, model: ComputeModel) -> dict[int, list[float]]:
         """By replica the work of its micro-batches over its mean."""
         found: dict[int, list[float]] = defaultdict(list)
-        for (replica, _, _), load in self.model.loads.items():
+        for (replica, _, _), load in model.loads.items():
             found[replica].append(load)
         return {replica: [load / fmean(loads) for load in loads] for replica, loads in found.items()}
 
-    def _apart_sigma(self, own: Mapping[int, Sequence[float]]) -> float:
+    def _apart_sigma(self, model: ComputeModel, own: Mapping[int, Sequence[float]]) -> float:
         """
         The deviation of the micro-batches' work between replicas, at the same place of a step: what slows all of them at
         once, as a busy host, is no unequal data. Of a single replica the deviation of all.
@@ -457,8 +476,8 @@ class _Analysis:
         if len(own) < 2:
             return math.sqrt(fmean((load - 1) ** 2 for loads in own.values() for load in loads))
         together: dict[tuple[int, int], list[float]] = defaultdict(list)
-        means = means_by_key((replica, load) for (replica, _, _), load in self.model.loads.items())
-        for (replica, step, number), load in self.model.loads.items():
+        means = means_by_key((replica, load) for (replica, _, _), load in model.loads.items())
+        for (replica, step, number), load in model.loads.items():
             together[step, number].append(load / means[replica])
         shown = [loads for loads in together.values() if len(loads) > 1]
         if not shown:
@@ -467,7 +486,7 @@ class _Analysis:
 
     def _replicas(self) -> list[_Candidate]:
         """Replicas whose micro-batches persistently take longer than those of the others."""
-        by_step = means_by_key(((replica, step), load) for (replica, step, _), load in self.model.loads.items())
+        by_step = means_by_key(((replica, step), load) for (replica, step, _), load in self.even.loads.items())
         steps: dict[int, list[float]] = defaultdict(list)
         for (replica, _), load in by_step.items():
             steps[replica].append(load)
@@ -490,28 +509,28 @@ class _Analysis:
         return found
 
     def _equal_loads(self) -> dict[int, float]:
-        mean, slow, found = fmean(self.model.loads.values()), self._slow_ranks(), {}
+        mean, slow, found = fmean(self.even.loads.values()), self._slow_ranks(), {}
         for index, operation in enumerate(self.graph.operations):
             key = operation.rank, operation.step, operation.place
-            if operation.kind == COMPUTE and key in self.model.units:
+            if operation.kind == COMPUTE and key in self.even.units:
                 # A rank that is not slow has its own mean from the micro-batches that fell to it.
-                own = 1.0 if operation.rank in slow else self.model.factors[operation.rank]
-                found[index] = mean / self.model.load(*key) / own
+                own = 1.0 if operation.rank in slow else self.even.factors[operation.rank]
+                found[index] = mean / self.even.load(*key) / own
         return found
 
-    def _is_shared(self, sigma: float) -> bool | None:
+    def _is_shared(self, model: ComputeModel, sigma: float) -> bool | None:
         """
         Whether the micro-batches' work varies by more than independent noise of their operations would make it. None:
         each is computed in one operation.
         """
         residuals: dict[Unit, list[tuple[float, float]]] = defaultdict(list)
-        for rank, work in self.model.work.items():
+        for rank, work in model.work.items():
             for (step, place), ns in work.items():
-                usual_ns = self.model.usual(rank, step, place) * self.model.factors[rank]
-                units = self.model.units[rank, step, place]
+                usual_ns = model.usual(rank, step, place) * model.factors[rank]
+                units = model.units[rank, step, place]
                 if usual_ns > _LEAST_NS and units:
                     most, _ = max(units, key=lambda unit: unit[1])
-                    residuals[most].append((ns / usual_ns / self.model.load(rank, step, place), usual_ns))
+                    residuals[most].append((ns / usual_ns / model.load(rank, step, place), usual_ns))
         counts = [len(each) for each in residuals.values() if len(each) > 1]
         if not counts:
             return None
