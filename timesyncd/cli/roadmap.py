@@ -40,7 +40,7 @@ _CLOCKS_PART = 0.01
 _STEPS_UNTIL_CHANGED = 64
 
 
-class Stage(StrEnum):
+class RoadmapStage(StrEnum):
     """The steps of a roadmap, in their order."""
 
     AUDIT = "audit"
@@ -50,7 +50,7 @@ class Stage(StrEnum):
     AUDIT_AGAIN = "audit-again"
 
 
-_ORDER = tuple(Stage)
+_ORDER = tuple(RoadmapStage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Roadmap:
     """
 
     job: str
-    stage: Stage = Stage.AUDIT
+    stage: RoadmapStage = RoadmapStage.AUDIT
     changed_after: int | None = None
     rounds: int = 0
 
@@ -80,7 +80,7 @@ class Proposal:
     what you do yourself. `blocked`: why the step cannot be done now; empty: it can.
     """
 
-    stage: Stage
+    stage: RoadmapStage
     measured: str
     proposes: str
     command: tuple[str, ...] | None = None
@@ -116,9 +116,9 @@ def run(args: Namespace) -> int:
         proposal = propose(roadmap, recording, args.out)
         if not _done(proposal, args):
             return 1
-        if roadmap.stage is Stage.OPTIMIZE and proposal.command is not None:
+        if roadmap.stage is RoadmapStage.OPTIMIZE and proposal.command is not None:
             roadmap = replace(roadmap, changed_after=max(recording.step_keys, default=0) + _STEPS_UNTIL_CHANGED)
-        is_last = roadmap.stage is Stage.AUDIT_AGAIN
+        is_last = roadmap.stage is RoadmapStage.AUDIT_AGAIN
         roadmap = roadmap.advanced()
         _save(args.out / _STATE, roadmap)
         if is_last:
@@ -128,11 +128,11 @@ def run(args: Namespace) -> int:
 def propose(roadmap: Roadmap, recording: Recording, out: Path) -> Proposal:
     """What the roadmap's step measures in the job's newest steps, and what it proposes."""
     measuring = {
-        Stage.AUDIT: _audit,
-        Stage.DEPLOY: _deploy,
-        Stage.MONITOR: _monitor,
-        Stage.OPTIMIZE: _optimize,
-        Stage.AUDIT_AGAIN: _audit_again,
+        RoadmapStage.AUDIT: _audit,
+        RoadmapStage.DEPLOY: _deploy,
+        RoadmapStage.MONITOR: _monitor,
+        RoadmapStage.OPTIMIZE: _optimize,
+        RoadmapStage.AUDIT_AGAIN: _audit_again,
     }
     return measuring[roadmap.stage](roadmap, recording, out)
 
@@ -141,7 +141,7 @@ def _audit(roadmap: Roadmap, recording: Recording, out: Path) -> Proposal:
     measured = f"the hub has {len(recording.step_keys):,} steps of {recording.world_size} ranks"
     command = ("audit", "--job", roadmap.job, "--out", str(out / "before"))
     return Proposal(
-        Stage.AUDIT, measured, "report what synchronization costs now, and keep it to compare with", command
+        RoadmapStage.AUDIT, measured, "report what synchronization costs now, and keep it to compare with", command
     )
 
 
@@ -151,7 +151,10 @@ def _deploy(roadmap: Roadmap, recording: Recording, out: Path) -> Proposal:
     limit_us = max(1, round(_step_ns(recording) * _CLOCKS_PART / 1000))
     command = ("preflight", "--job", roadmap.job, "--max-alignment", f"{limit_us}us")
     return Proposal(
-        Stage.DEPLOY, measured, "check that the clocks of these nodes agree within a hundredth of a step", command
+        RoadmapStage.DEPLOY,
+        measured,
+        "check that the clocks of these nodes agree within a hundredth of a step",
+        command,
     )
 
 
@@ -166,7 +169,7 @@ def _monitor(roadmap: Roadmap, recording: Recording, out: Path) -> Proposal:
     from timesyncd.audit.measured import measured
 
     command = ("advise", roadmap.job)
-    return Proposal(Stage.MONITOR, report(measured(recording)).headline, "price what could be changed", command)
+    return Proposal(RoadmapStage.MONITOR, report(measured(recording)).headline, "price what could be changed", command)
 
 
 def _optimize(roadmap: Roadmap, recording: Recording, out: Path) -> Proposal:
@@ -176,14 +179,16 @@ def _optimize(roadmap: Roadmap, recording: Recording, out: Path) -> Proposal:
 
     priced = [one for one in advice_for(measured(recording)).advice if one.gain is not None]
     if not priced:
-        return Proposal(Stage.OPTIMIZE, "no change has a price", "change nothing")
+        return Proposal(RoadmapStage.OPTIMIZE, "no change has a price", "change nothing")
     best = priced[0]
     assert best.gain is not None
     found = f"{best.title}: saves {percent(best.gain.value)} of the time; assumption: {best.assumption}"
     wanted = _policy_of(best)
     if wanted is None:
-        return Proposal(Stage.OPTIMIZE, found, f"do it yourself, and confirm then: {best.action}")
-    return Proposal(Stage.OPTIMIZE, found, "change the policy of the running job", ("policy", roadmap.job, wanted))
+        return Proposal(RoadmapStage.OPTIMIZE, found, f"do it yourself, and confirm then: {best.action}")
+    return Proposal(
+        RoadmapStage.OPTIMIZE, found, "change the policy of the running job", ("policy", roadmap.job, wanted)
+    )
 
 
 def _policy_of(advice: AdviceReport) -> str | None:
@@ -206,7 +211,7 @@ def _audit_again(roadmap: Roadmap, recording: Recording, out: Path) -> Proposal:
         str(out / "after"),
     )
     return Proposal(
-        Stage.AUDIT_AGAIN,
+        RoadmapStage.AUDIT_AGAIN,
         f"{len(recording.step_keys) - old:,} of the hub's {len(recording.step_keys):,} steps are from after the change",
         "compare the job with the first audit",
         command,
@@ -235,7 +240,9 @@ def _done(proposal: Proposal, args: Namespace) -> bool:
     elif proposal.blocked:
         print(f"  not yet: {proposal.blocked}")
     # Advice without a price is an answer, not a failure.
-    return confirmed and (status == 0 or (status == 1 and proposal.stage in (Stage.DEPLOY, Stage.MONITOR)))
+    return confirmed and (
+        status == 0 or (status == 1 and proposal.stage in (RoadmapStage.DEPLOY, RoadmapStage.MONITOR))
+    )
 
 
 def _page(args: Namespace) -> Sequence[str]:
@@ -278,7 +285,7 @@ def _load(path: Path, job: str) -> Roadmap:
     """How far this job is; at the begin where nothing is known. Raises ConfigError for another job's folder."""
     try:
         state = json.loads(path.read_text())
-        found = Roadmap(state["job"], Stage(state["stage"]), state["changed_after"], state["rounds"])
+        found = Roadmap(state["job"], RoadmapStage(state["stage"]), state["changed_after"], state["rounds"])
     except FileNotFoundError:
         return Roadmap(job)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -12,7 +12,7 @@ from audit_lab import MS, job, late, noisy
 
 from timesyncd.__main__ import main
 from timesyncd.cli import roadmap
-from timesyncd.cli.roadmap import Roadmap, Stage, propose
+from timesyncd.cli.roadmap import Roadmap, RoadmapStage, propose
 from timesyncd.jobs.recording import Recording
 
 
@@ -49,26 +49,26 @@ def run_fakes(monkeypatch: pytest.MonkeyPatch, commands: list[list[str]], status
 
 def test_each_step_has_a_measurement_and_a_command(tmp_path: Path) -> None:
     """The change is the one with the largest price that a command can make, else what a person does."""
-    of = {stage: propose(Roadmap("train", stage), recording(), tmp_path) for stage in Stage}
+    of = {stage: propose(Roadmap("train", stage), recording(), tmp_path) for stage in RoadmapStage}
 
-    assert of[Stage.AUDIT].measured == "the hub has 300 steps of 2 ranks"
-    assert of[Stage.AUDIT].command == ("audit", "--job", "train", "--out", f"{tmp_path}/before")
-    assert of[Stage.DEPLOY].command == ("preflight", "--job", "train", "--max-alignment", "354us")
-    assert of[Stage.MONITOR].measured.startswith("Synchronization costs ")
-    assert of[Stage.MONITOR].command == ("advise", "train")
-    assert of[Stage.OPTIMIZE].command == ("policy", "train", "local_sgd(h=4)")
-    assert "saves " in of[Stage.OPTIMIZE].measured and "assumption: " in of[Stage.OPTIMIZE].measured
-    assert "--before" in (of[Stage.AUDIT_AGAIN].command or ())
+    assert of[RoadmapStage.AUDIT].measured == "the hub has 300 steps of 2 ranks"
+    assert of[RoadmapStage.AUDIT].command == ("audit", "--job", "train", "--out", f"{tmp_path}/before")
+    assert of[RoadmapStage.DEPLOY].command == ("preflight", "--job", "train", "--max-alignment", "354us")
+    assert of[RoadmapStage.MONITOR].measured.startswith("Synchronization costs ")
+    assert of[RoadmapStage.MONITOR].command == ("advise", "train")
+    assert of[RoadmapStage.OPTIMIZE].command == ("policy", "train", "local_sgd(h=4)")
+    assert "saves " in of[RoadmapStage.OPTIMIZE].measured and "assumption: " in of[RoadmapStage.OPTIMIZE].measured
+    assert "--before" in (of[RoadmapStage.AUDIT_AGAIN].command or ())
 
-    slow = propose(Roadmap("train", Stage.OPTIMIZE), job(300, 4, late(3, 10 * MS, noisy())), tmp_path)
+    slow = propose(Roadmap("train", RoadmapStage.OPTIMIZE), job(300, 4, late(3, 10 * MS, noisy())), tmp_path)
     assert slow.command is None and slow.proposes.startswith("do it yourself, and confirm then: ")
-    none = propose(Roadmap("train", Stage.OPTIMIZE), job(30), tmp_path)
+    none = propose(Roadmap("train", RoadmapStage.OPTIMIZE), job(30), tmp_path)
     assert (none.measured, none.proposes, none.command) == ("no change has a price", "change nothing", None)
 
 
 def test_the_last_audit_waits_for_steps_of_after_the_change(tmp_path: Path) -> None:
     """Steps of before the change would count as those of after it."""
-    walked = Roadmap("train", Stage.AUDIT_AGAIN, changed_after=363)
+    walked = Roadmap("train", RoadmapStage.AUDIT_AGAIN, changed_after=363)
 
     assert propose(walked, recording(), tmp_path).blocked.startswith("300 steps are from before the change")
     assert propose(walked, recording(first=200), tmp_path).blocked.startswith("164 steps are from before the change")
