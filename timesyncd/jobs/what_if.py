@@ -234,7 +234,9 @@ class _Analysis:
         for candidate in candidates:
             without_ns = self._without([candidate])
             alone_ns = self._without([each for each in candidates if each is not candidate])
-            if max(self.step_ns - without_ns, alone_ns - least_ns) < MIN_COST * self.step_ns:
+            # Equal data make no step longer: if they seem to, it is noise.
+            is_noise = candidate.kind is CauseKind.SEQUENCES and without_ns > self.step_ns
+            if is_noise or max(self.step_ns - without_ns, alone_ns - least_ns) < MIN_COST * self.step_ns:
                 continue
             lost_ns = self.step_ns - ideal_ns
             found.append(
@@ -443,14 +445,12 @@ class _Analysis:
         if not self.even.loads:
             return []
         found = self._replicas()
-        # With the slow ranks and without them: neither may hide that their noise is no data.
         shared = [self._varies(model) for model in (self.even, self.model)]
         if False in shared:
             return found
         lonely = len(set(self.graph.replicas.values())) == len(self.graph.replicas)
         unknown = UnknownReason.SEQUENCES_OR_PAUSES if lonely or None in shared else None
-        own = self._own_loads(self.even)
-        sigma = math.sqrt(fmean((load - 1) ** 2 for loads in own.values() for load in loads))
+        sigma = math.sqrt(fmean((load - 1) ** 2 for each in self._own_loads(self.even).values() for load in each))
         return [*found, _Candidate(CauseKind.SEQUENCES, sigma, self._equal_loads(), unknown=unknown)]
 
     def _varies(self, model: ComputeModel) -> bool | None:
