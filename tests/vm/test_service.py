@@ -301,7 +301,7 @@ def test_an_upgrade_does_not_disturb_a_job(service: Service) -> None:
 
     assert during == pid
     assert service.show("MainPID") != pid
-    assert machine.run("timesyncd --version", 60).strip() == f"timesyncd {NEWER}"
+    assert machine.run("timesyncd --version", 60).startswith(f"timesyncd {NEWER} ")
     assert job == "active"
 
 
