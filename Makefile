@@ -12,6 +12,9 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # What the daemon serves as its page; git ignores it.
 BUNDLE = timesyncd/web/bundle/built-from.txt
 
+# A test that ends its process fails the run at once, by its name; in its place a new process may wait for ever.
+XDIST = --dist loadfile --max-worker-restart 0
+
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
@@ -26,7 +29,7 @@ check: .venv/dev $(BUNDLE)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint page unit
 
 unit: .venv/dev
-	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/unit $(PYTEST)
+	$(BIN)/pytest --numprocesses 2 $(XDIST) tests/unit $(PYTEST)
 
 # The page's types, and the tests of its pure parts.
 page: $(BUNDLE)
@@ -53,8 +56,8 @@ test: test-packages
 
 # The tests on real parts. They wait more than they compute, so there is one process more than cores.
 real: .venv/dev $(BUNDLE)
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --database postgresql tests/unit/store
-	$(BIN)/pytest --numprocesses 3 --dist loadfile tests/integration tests/acceptance tests/simulation $(PYTEST)
+	$(BIN)/pytest --numprocesses 2 $(XDIST) --database postgresql tests/unit/store
+	$(BIN)/pytest --numprocesses 3 $(XDIST) tests/integration tests/acceptance tests/simulation $(PYTEST)
 
 # Where chrony and prometheus are unpacked to (tests/packages.sh).
 real soak: export PATH := $(PATH):$(CURDIR)/.unpacked/usr/sbin:$(CURDIR)/.unpacked/usr/bin
@@ -170,10 +173,10 @@ test-versions:
 	$(PYTHON) requirements/dependencies.py lowest > .lowest-versions
 	$(PYTHON) -m venv --clear .venv-lowest && .venv-lowest/bin/python -m pip install --quiet --upgrade pip
 	.venv-lowest/bin/python -m pip install --quiet --constraint .lowest-versions --editable '.[$(EXTRAS)]' --group dev
-	.venv-lowest/bin/pytest --numprocesses 2 --dist loadfile tests/unit $(PYTEST)
+	.venv-lowest/bin/pytest --numprocesses 2 $(XDIST) tests/unit $(PYTEST)
 	$(PYTHON) -m venv --clear .venv-newest && .venv-newest/bin/python -m pip install --quiet --upgrade pip
 	.venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[$(EXTRAS)]' --group dev
-	.venv-newest/bin/pytest --numprocesses 2 --dist loadfile tests/unit $(PYTEST)
+	.venv-newest/bin/pytest --numprocesses 2 $(XDIST) tests/unit $(PYTEST)
 	rm -r .venv-lowest .venv-newest .lowest-versions
 
 # 34 training scripts with and without run-audit: the same bits, the late rank named, and no healthy one in RUNS runs. Stopped, it goes on after
