@@ -16,11 +16,8 @@ from typing import Self
 import pytest
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.config import parse
-from timesyncd.daemon import own_cost
-from timesyncd.daemon.daemon import Daemon
 from timesyncd.daemon.source_states import measured
-from timesyncd.driver import Runner, options_of
+from timesyncd.driver import Runner
 from timesyncd.drivers.kernel._machine import STA_DEL, STA_INS, system_timex
 from timesyncd.drivers.ptp4l._event_monitor import EventRecord, RxSync, parse_event
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
@@ -302,40 +299,6 @@ async def test_a_removed_path_is_made_again(pairs: Pairs, tmp_path: Path) -> Non
         again = await samples(driver, lambda taken: taken.exchanges != (), 2)
 
     assert len(again) == 2
-
-
-def has_its_interval(daemon: Daemon) -> bool:
-    """A ptp4l before 4.0 never pushes."""
-    return major_version() < 4 or daemon._sources[0].driver.poll_interval_s == 0
-
-
-async def test_a_daemon_goes_on_beside_its_source(pairs: Pairs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A daemon reads its own cost, by which it may poll less often. A ptp4l from 4.0 on pushes its data, so that the source has no
-    interval; that neither ends the daemon nor stops its polls.
-    """
-    monkeypatch.setattr(own_cost, "READ_EVERY_NS", NS_PER_S // 10)
-    options = pairs.plain.options().model_dump(mode="json", exclude_none=True)
-    source = {"name": "ptp", "driver": "ptp4l", **options}
-    config = parse({"node": {"name": "a", "runtime_dir": str(folder)}, "source": [source]}, options_of, "test")
-    daemon = Daemon(config)
-    task = asyncio.create_task(daemon.run())
-    try:
-        async with asyncio.timeout(60):
-            while not hasattr(daemon, "_sources") or daemon._sources[0].polls < 3 or not has_its_interval(daemon):
-                await asyncio.sleep(0.05)
-        assert daemon._parts.cost is not None
-        polls, window_ns = daemon._sources[0].polls, daemon._parts.cost.message().window_ns
-        async with asyncio.timeout(60):
-            while not task.done() and daemon._parts.cost.message().window_ns < window_ns + 3 * NS_PER_S:
-                await asyncio.sleep(0.05)
-        is_running, polled = not task.done(), daemon._sources[0].polls - polls
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    assert is_running
-    assert polled > 0
 
 
 async def test_two_ptp4l_are_two_sources(pairs: Pairs, tmp_path: Path) -> None:
