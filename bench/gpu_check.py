@@ -538,7 +538,7 @@ def timestamps(rank: Rank) -> None:
     """
     The client's stamps against the profiler's kernels, on a device that is idle before each step and on one that never is.
 
-    A stamp stands between two kernels, so it is right within the end of the one and the begin of the other.
+    A stamp is between two kernels, so it is right within the end of the one and the begin of the other.
     """
 
     cuda().set_device(0)

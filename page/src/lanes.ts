@@ -50,7 +50,7 @@ function noteBar({ kind, author, text, subject, finding, realtime_ns: atNs, unti
   return { fromNs: atNs, toNs: untilNs ?? atNs, isOpen: true, text: `${kind === "comment" ? author : `${kind} by ${author}`}: ${text}`, evidence: about, severity: "note" };
 }
 
-/** A bar in a row of its lane, in pixels. Its text stands right of `x`, or, `isLeft`, ends at it, and has room for `letters`. */
+/** A bar in a row of its lane, in pixels. Its text is right of `x`, or, `isLeft`, ends at it, and has room for `letters`. */
 export interface PlacedBar {
   bar: LaneBar;
   row: number;

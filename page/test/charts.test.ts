@@ -131,7 +131,7 @@ test("an operator's note is in a lane of its own, signed", () => {
 
 const bar = (fromNs: number, toNs: number, text: string, severity: LaneBar["severity"] = "warning"): LaneBar => ({ fromNs, toNs, isOpen: true, text, evidence: "", severity });
 
-test("bars and texts of a lane cover one another nowhere, and a text at the end of the time range stands left of its bar", () => {
+test("bars and texts of a lane cover one another nowhere, and a text at the end of the time range is left of its bar", () => {
   const bars = placedBars([bar(100, 140, "a long text of a bar"), bar(120, 900, "another one"), bar(500, 500, "third")], Number, 0, 1_000, 7);
   assert.deepEqual(bars.map(({ row }) => row), [0, 1, 0]);
   const [late] = placedBars([bar(980, 980, "a note near the end", "note")], Number, 0, 1_000, 7);

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 
 async def test_late_hubs_know_every_node_although_no_state_is_due(mosquitto: Mosquitto, folder: Path) -> None:
-    """On a Mosquitto that is told to keep none of the daemons' messages."""
+    """On a Mosquitto that keeps none of the daemons' messages."""
     async with BrokerRelay(mosquitto.port, keeps=False) as relay:
         broker = RunningBroker(relay.port)
         await check_late_hubs(folder, broker, (broker, broker))

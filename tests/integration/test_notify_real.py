@@ -121,7 +121,7 @@ async def test_a_finding_is_posted(folder: Path) -> None:
 
 @pytest.mark.usefixtures("at_once")
 async def test_foreign_text_is_no_markup_where_it_is_sent(folder: Path) -> None:
-    """A finding may quote a job's name: a mail in HTML shows it, and a chat calls nobody together for it."""
+    """A finding may quote a job's name: a mail in HTML shows it, and a chat notifies no group for it."""
     with receiver() as found:
         made = notifier(folder, found.port, set(), SystemClocks(), "?format=html")
         task = asyncio.create_task(made.run())
