@@ -146,9 +146,7 @@ async def test_a_lost_source_shows_the_reason_and_its_last_value(page: Page, vie
         reason_code="no_valid_sample",
         since_poll_ns=42_000_000_000,
     )
-    view.events.publish(
-        StreamEvent("node", view.node().model_copy(update={"sources": [gave, never], "sequence": 4712}))
-    )
+    view.publish(StreamEvent("node", view.node().model_copy(update={"sources": [gave, never], "sequence": 4712})))
     await page.until("sources", "nic ✕")
     shown = await page.text("sources")
 
@@ -162,9 +160,7 @@ async def test_the_offset_of_a_network_card_s_clock_is_named_as_such(page: Page,
     before = await page.until("band-note", "offset")
     first, *others = view.node().sources
     measured = first.model_copy(update={"clock": "phc:0"})
-    view.events.publish(
-        StreamEvent("node", view.node().model_copy(update={"sources": [measured, *others], "sequence": 4712}))
-    )
+    view.publish(StreamEvent("node", view.node().model_copy(update={"sources": [measured, *others], "sequence": 4712})))
     await page.until("sources", "−412 ns of phc:0")
 
     assert "offset (line) and ± bound of the system clock" in before
@@ -178,9 +174,9 @@ async def test_a_utc_bound_that_is_not_the_grandmaster_s_gives_its_reason(page: 
     known = view.node().model_copy(update={"utc": utc, "utc_status": "SYNCHRONIZED"})
     narrowed = known.model_copy(update={"utc_narrowed_by": ["ntp"], "sequence": 4713})
     torn = known.model_copy(update={"sources_contradict": True, "sequence": 4714})
-    view.events.publish(StreamEvent("node", narrowed))
+    view.publish(StreamEvent("node", narrowed))
     await page.until("utc", "by ntp")
-    view.events.publish(StreamEvent("node", torn))
+    view.publish(StreamEvent("node", torn))
     await page.until("utc", "whichever source is right")
 
 
@@ -197,7 +193,7 @@ async def test_without_announce_the_page_names_no_grandmaster(page: Page, view: 
         "grandmaster": None,
     }
     state = view.node().model_copy(update=changes | {"status": "UNKNOWN", "sequence": 4713})
-    view.events.publish(StreamEvent("node", state))
+    view.publish(StreamEvent("node", state))
     await page.until("reference", "grandmaster unknown: no Announce")
 
 
@@ -211,7 +207,7 @@ async def test_a_node_that_ntp_keeps_shows_utc_first(page: Page, view: FakeView)
         "utc": utc, "utc_stat": nothing, "terms": {}, "stat_terms": {}, "rates": {}, "grandmaster_identity": None,
         "sources": view.node().sources[1:], "falsetickers": [], "sequence": 4712,
     }  # fmt: skip
-    view.events.publish(StreamEvent("node", view.node().model_copy(update=alone)))
+    view.publish(StreamEvent("node", view.node().model_copy(update=alone)))
     await page.until("status", "● UTC SYNCHRONIZED")
 
     assert await page.text("bound") == "±1.51 ms"
@@ -253,7 +249,7 @@ async def test_a_job_without_trusted_clocks_is_marked(page: Page, view: FakeView
         "sync_overhead_step": None, "sync_overhead_epoch": None, "staleness_max": None, "delays": [], "marks_repeated": 3,
         "response_p50_ns": None, "response_p99_ns": None, "barrier_wait_p50_ns": None, "barrier_wait_p99_ns": None,
     }  # fmt: skip
-    view.events.publish(StreamEvent("job", view.jobs()[0].model_copy(update=doubtful)))
+    view.publish(StreamEvent("job", view.jobs()[0].model_copy(update=doubtful)))
     shown = await page.until("jobs", "too large to name the late rank: most differences are smaller")
 
     assert "the ends of collectives (no clock is trusted), error ±90.0 ms" in shown
@@ -302,7 +298,7 @@ async def test_the_page_follows(page: Page, view: FakeView) -> None:
         "reason_code": "clock_stepped",
         "sequence": 4712,
     }
-    view.events.publish(StreamEvent("node", view.node().model_copy(update=changes)))
+    view.publish(StreamEvent("node", view.node().model_copy(update=changes)))
     status = await page.until("status", "DISRUPTED")
 
     assert status == "✕ DISRUPTED"
@@ -382,7 +378,7 @@ async def test_no_sentence_decides_whether_utc_is_first(page: Page, view: FakeVi
         "sources": view.node().sources[1:],
     }
     await page.until("status", "SYNCHRONIZED")
-    view.events.publish(StreamEvent("node", view.node().model_copy(update=changes)))
+    view.publish(StreamEvent("node", view.node().model_copy(update=changes)))
 
     await page.until("status", "● UTC SYNCHRONIZED")
 
@@ -392,7 +388,7 @@ async def test_an_ended_finding_is_removed(page: Page, view: FakeView) -> None:
     await go(page, "timeline")
     await page.until("findings", "Check the antenna's connector.")
     over = view.findings()[0].model_copy(update={"until_realtime_ns": 1_700_000_400_000_000_000})
-    view.events.publish(StreamEvent("finding", over))
+    view.publish(StreamEvent("finding", over))
 
     await page.until("findings-section", "No active finding.")
 
@@ -467,7 +463,7 @@ async def test_what_a_grandmaster_does_not_provide_is_marked(page: Page, view: F
     """Never 0, never "none": for a grandmaster without data every part is "not provided"."""
     await page.until("status", "SYNCHRONIZED")
     order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
-    view.events.publish(
+    view.publish(
         StreamEvent("grandmaster", GrandmasterState.model_validate(order | {"name": "bare", "reachable": True}))
     )
     await go(page, "grandmaster")
@@ -486,7 +482,7 @@ async def test_a_grandmaster_without_snmp_replies_is_marked(page: Page, view: Fa
     await page.until("status", "SYNCHRONIZED")
     order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
     content = order | {"name": "bare", "reachable": True, "snmp_error": "gm:161: no SNMP response"}
-    view.events.publish(StreamEvent("grandmaster", GrandmasterState.model_validate(content)))
+    view.publish(StreamEvent("grandmaster", GrandmasterState.model_validate(content)))
     await go(page, "grandmaster")
     await page.until("grandmasters", "bare")
     shown = await page.evaluate(fields_of("bare"))
@@ -499,12 +495,10 @@ async def test_unhealthy_grandmasters_come_first_and_open(page: Page, view: Fake
     await page.until("status", "SYNCHRONIZED")
     well = view.grandmasters()[0].model_copy(update={"clock_state": "locked", "alarms": []})
     for number in range(50):
-        view.events.publish(StreamEvent("grandmaster", well.model_copy(update={"name": f"well-{number:02}"})))
+        view.publish(StreamEvent("grandmaster", well.model_copy(update={"name": f"well-{number:02}"})))
     await go(page, "grandmaster")
     await page.until("grandmasters", "well-49")
-    view.events.publish(
-        StreamEvent("grandmaster", well.model_copy(update={"name": "well-30", "clock_state": "holdover"}))
-    )
+    view.publish(StreamEvent("grandmaster", well.model_copy(update={"name": "well-30", "clock_state": "holdover"})))
     await page.becomes(OPEN_NAMES, ["gm-a", "well-30"])
 
     assert (await page.evaluate(NAMES))[:2] == ["gm-a", "well-30"]
@@ -526,8 +520,8 @@ async def test_an_alarm_event_is_shown_as_it_happens(page: Page, view: FakeView)
     """A grandmaster's notification appears with the number of lost ones, the newest first."""
     await page.until("status", "SYNCHRONIZED")
     await go(page, "grandmaster")
-    view.events.publish(StreamEvent("alarm", alarm_event()))
-    view.events.publish(StreamEvent("alarm", alarm_event(sequence=2, action="clear", severity="clear", lost=0)))
+    view.publish(StreamEvent("alarm", alarm_event()))
+    view.publish(StreamEvent("alarm", alarm_event(sequence=2, action="clear", severity="clear", lost=0)))
     await page.until("alarm-events", "clear")
     rows = (await page.text("alarm-events")).splitlines()
 
@@ -540,7 +534,7 @@ async def test_nothing_is_green_while_the_daemon_is_silent(page: Page, view: Fak
     """Without messages a banner states how old everything is, and title, icon and every pixel lose their green."""
     await page.until("status", "SYNCHRONIZED")
     await go(page, path)
-    view.events.publish(StreamEvent("node", view.node()))
+    view.publish(StreamEvent("node", view.node()))
     await page.until("connection", "● live")
     icon = await page.evaluate("document.getElementById('favicon').href")
     banner = await page.until("banner", "no event from the daemon for")
@@ -558,7 +552,7 @@ async def test_a_silent_daemon_is_reported_and_the_bound_grows(page: Page, view:
     await page.until("connection", "no event from the daemon for")
     await page.until("status", "HOLDOVER")
     later = await page.text("bound")
-    view.events.publish(StreamEvent("node", view.node()))
+    view.publish(StreamEvent("node", view.node()))
     await page.becomes("document.getElementById('banner').hidden", True)
 
     assert float(later.strip("±µs ")) > float(first.strip("±µs "))
@@ -596,25 +590,21 @@ async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
     """Markup in a name, a reason, an alarm or a job is shown as it is and never becomes an element."""
     evil = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
     await page.until("status", "SYNCHRONIZED")
-    view.events.publish(
-        StreamEvent("job", view.jobs()[0].model_copy(update={"job": evil, "verdict": evil, "job_id": evil}))
-    )
+    view.publish(StreamEvent("job", view.jobs()[0].model_copy(update={"job": evil, "verdict": evil, "job_id": evil})))
     view.states.append(
         view.states[1].model_copy(update={"node": evil, "grandmaster_summary": evil, "topology": "<img src=x>"})
     )
     grandmaster = poisoned(view.grandmasters()[0], evil).model_copy(update={"name": "poisoned"})
     view.grandmasters = lambda: [grandmaster]  # type: ignore[method-assign]
-    view.events.publish(StreamEvent("grandmaster", grandmaster))
-    view.events.publish(
-        StreamEvent("hub", view.hubs()[0].model_copy(update={"node": evil, "url": "javascript:alert(1)"}))
-    )
-    view.events.publish(
+    view.publish(StreamEvent("grandmaster", grandmaster))
+    view.publish(StreamEvent("hub", view.hubs()[0].model_copy(update={"node": evil, "url": "javascript:alert(1)"})))
+    view.publish(
         StreamEvent(
             "finding",
             view.findings()[0].model_copy(update={"id": evil, "chain": [ChainStep(code="step", text=evil)] * 2}),
         )
     )
-    view.events.publish(StreamEvent("alarm", alarm_event(name=evil, action=evil, severity=evil, text=evil)))
+    view.publish(StreamEvent("alarm", alarm_event(name=evil, action=evil, severity=evil, text=evil)))
     shown = (
         ("job", "jobs"), ("fleet", "nodes"), ("fleet", "hubs"), ("fleet", "attention"), ("grandmaster", "grandmasters"),
         ("grandmaster", "alarm-events"), ("timeline", "findings"),

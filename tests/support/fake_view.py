@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.feed import Feed
@@ -26,6 +26,18 @@ from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
 
 
+M = TypeVar("M", bound=Message)
+
+
+def _key(state: Message) -> tuple[object, ...]:
+    """What tells the states of one kind apart."""
+    if isinstance(state, JobState):
+        return (state.job_id,)
+    if isinstance(state, FindingMessage):
+        return (state.id, state.subject)
+    return (state.name,) if isinstance(state, GrandmasterState) else (getattr(state, "node", None),)
+
+
 def as_json(message: Message) -> Any:
     return message.model_dump(mode="json")
 
@@ -39,6 +51,18 @@ class FakeView:
     notes: list[OperatorNote] = field(default_factory=list)
     taken: Handled = field(default_factory=Handled)
     events: Feed[StreamEvent] = field(default_factory=lambda: Feed(key=lambda event: event.kind))
+    _published: list[Message] = field(default_factory=list)
+
+    def publish(self, event: StreamEvent) -> None:
+        """As the daemon does: a viewer that connects later finds the new state in its snapshot."""
+        self._published.append(event.data)
+        self.states = self._current(NodeState, self.states)
+        self.events.publish(event)
+
+    def _current(self, kind: type[M], recorded: Sequence[M]) -> list[M]:
+        """The recorded states; a published one replaces that of its name."""
+        published = [state for state in self._published if isinstance(state, kind)]
+        return list({_key(state): state for state in (*recorded, *published)}.values())
 
     def node(self) -> NodeState:
         return self.states[0]
@@ -111,10 +135,12 @@ class FakeView:
         ]  # fmt: skip
 
     def grandmasters(self) -> list[GrandmasterState]:
-        return [GrandmasterState.model_validate(item) for item in RECORDED["grandmasters"]]
+        return self._current(
+            GrandmasterState, [GrandmasterState.model_validate(item) for item in RECORDED["grandmasters"]]
+        )
 
     def jobs(self) -> list[JobState]:
-        return [JobState.model_validate(item) for item in RECORDED["jobs"]]
+        return self._current(JobState, [JobState.model_validate(item) for item in RECORDED["jobs"]])
 
     def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
         """Of the recorded job two steps, each with one synchronization."""
@@ -138,7 +164,7 @@ class FakeView:
         )  # fmt: skip
 
     def findings(self) -> list[FindingMessage]:
-        return [FindingMessage.model_validate(item) for item in RECORDED["findings"]]
+        return self._current(FindingMessage, [FindingMessage.model_validate(item) for item in RECORDED["findings"]])
 
     def handled(self) -> list[HandledFinding]:
         return self.taken.of(self.findings(), 1_700_000_300_000_000_000)
