@@ -18,7 +18,7 @@ XDIST = --dist loadfile --max-worker-restart 0
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies claim gpu-check fuzz properties soak vm-test vm-soak matrix matrix-packages faults job-soak schemas docs dist dist-test deploy-test rabbitmq-test clean
+.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies claim gpu-check fuzz properties soak test-more vm-test vm-soak matrix matrix-packages faults job-soak schemas docs dist dist-test deploy-test rabbitmq-test clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: $(BUNDLE)
@@ -128,6 +128,9 @@ vm-soak: .venv/dev $(BUNDLE)
 matrix: export PYTHONPATH := $(CURDIR)/deploy
 matrix: matrix-packages .venv/dev $(BUNDLE)
 	@$(BIN)/python tests/matrix/matrix_run.py
+
+# What CI runs after `make test`.
+test-more: matrix
 
 matrix-packages:
 	@sh tests/packages.sh mmdebstrap debian-archive-keyring iproute2 util-linux procps

@@ -330,20 +330,19 @@ async def test_two_ptp4l_are_two_sources(pairs: Pairs, tmp_path: Path) -> None:
         files = sorted(path.name.split(".")[1] for path in tmp_path.iterdir())
         marks = {name: len(readings) for name, readings in seen.items()}
         await asyncio.to_thread(pairs.plain.restart_node)
-        await until(lambda: any(isinstance(r, NoSample) for r in seen["plain"][marks["plain"] :]))
-        await until(lambda: len(samples_of("plain", marks["plain"])) >= 5)
+        await until(lambda: any(r.restarted for r in seen["plain"] if isinstance(r, NoSample)))
+        await until(lambda: all(len(samples_of(name, marks[name])) >= 5 for name in seen))
     await asyncio.gather(*tasks, return_exceptions=True)
     offsets_ns = {name: statistics.median(taken.offset_ns for taken in samples_of(name)) for name in seen}
-    reported = [r for r in seen["plain"][marks["plain"] :] if isinstance(r, NoSample)]
     of_the_other = [r for r in seen["asymmetric"][marks["asymmetric"] :] if isinstance(r, NoSample)]
-    disturbed = [r for r in of_the_other if not is_late_sync(r)]  # on a busy machine one may be late
+    disturbed = [r for r in of_the_other if not is_of_an_undisturbed_ptp4l(r)]
 
     assert set(files) == {"plain", "asymmetric"}
-    assert any(reading.restarted for reading in reported)
     assert disturbed == []
     assert -ASYMMETRY_NS * 1.5 < offsets_ns["asymmetric"] - offsets_ns["plain"] < -ASYMMETRY_NS * 0.5
     assert list(tmp_path.iterdir()) == []
 
 
-def is_late_sync(reading: NoSample) -> bool:
-    return reading.reason.startswith("no Sync for") and not reading.restarted and not reading.stepped
+def is_of_an_undisturbed_ptp4l(reading: NoSample) -> bool:
+    """On a busy machine a Sync or an Announce may be late; ptp4l answered, and says so itself."""
+    return reading.port_state is not None and not (reading.restarted or reading.stepped or reading.change)
