@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.errors import ConfigError
+from timesyncd.units import span_ns
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -29,6 +31,32 @@ def add_config_argument(parser: ArgumentParser) -> None:
         metavar="FILE",
         help=f"configuration file (default: {DEFAULT_CONFIG})",
     )
+
+
+def add_history_arguments(parser: ArgumentParser, since: str) -> None:
+    """`--since` and `--until` as ages in nanoseconds, and `--store`. `since` is the default."""
+    parser.add_argument(
+        "--since",
+        type=span_ns,
+        default=since,
+        metavar="SPAN",
+        help="begin, as an age: 90s, 15m, 1h, 2d (default: %(default)s)",
+    )
+    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="end, as an age (default: now)")
+    add_store_argument(parser)
+
+
+def add_store_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
+    add_config_argument(parser)
+
+
+def knows_source(place: StoreLocation, known: Collection[str], name: str) -> bool:
+    """False: the store has no such source, and a line on stderr names those that it has."""
+    if name not in known:
+        names = ", ".join(known) or "none"
+        print(f"timesyncd: {place} has no source {name!r}; known sources: {names}", file=sys.stderr)
+    return name in known
 
 
 #: Of the page of a daemon that `--url` names without a port.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
@@ -10,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument, report_damaged
+from timesyncd.cli._common import add_history_arguments, knows_source, report_damaged
 from timesyncd.errors import ConfigError
-from timesyncd.units import span_ns
 
 if TYPE_CHECKING:
     from timesyncd.store.engine import StoreLocation
@@ -26,14 +24,7 @@ EXAMPLES = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="name of a [[source]] or [[grandmaster]]")
-    parser.add_argument(
-        "--since",
-        type=span_ns,
-        default="1h",
-        metavar="SPAN",
-        help="begin, as an age: 90s, 15m, 1h, 2d (default: %(default)s)",
-    )
-    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="end, as an age (default: now)")
+    add_history_arguments(parser, since="1h")
     parser.add_argument(
         "--span",
         choices=("raw", "minute", "hour"),
@@ -46,8 +37,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--format", choices=("csv", "parquet"), default="csv", help="default: %(default)s")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="output file")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
-    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
-    add_config_argument(parser)
 
 
 def run(args: Namespace) -> int:
@@ -60,10 +49,7 @@ def run(args: Namespace) -> int:
 
     _check(args)
     place = store_place(args, "so there is nothing to export")
-    known = _known(place, args)
-    if args.source not in known:
-        names = ", ".join(known) or "none"
-        print(f"timesyncd: {place} has no source {args.source!r}; known sources: {names}", file=sys.stderr)
+    if not knows_source(place, _known(place, args), args.source):
         return 2
     now_ns = time.time_ns()
     what = (place, args.source, args.span, now_ns - args.since, now_ns - args.until)

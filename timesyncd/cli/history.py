@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
@@ -12,10 +11,10 @@ from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 
 from timesyncd.bound import Reason
-from timesyncd.cli._common import add_config_argument, count_of, report_damaged, store_place
+from timesyncd.cli._common import add_history_arguments, count_of, knows_source, report_damaged, store_place
 from timesyncd.daemon.source_states import whole_seconds
 from timesyncd.sample import KernelSample, Movement
-from timesyncd.units import duration_text, span_ns
+from timesyncd.units import duration_text
 
 if TYPE_CHECKING:
     from timesyncd.store.engine import StoreLocation
@@ -41,14 +40,7 @@ EXAMPLES = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="name of a [[source]] or [[grandmaster]]")
-    parser.add_argument(
-        "--since",
-        type=span_ns,
-        default="1h",
-        metavar="SPAN",
-        help="begin, as an age: 90s, 15m, 1h, 2d (default: %(default)s)",
-    )
-    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="end, as an age (default: now)")
+    add_history_arguments(parser, since="1h")
     parser.add_argument(
         "--limit",
         type=count_of,
@@ -61,8 +53,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="show the time errors of a grandmaster's channels instead of its samples",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
-    add_config_argument(parser)
 
 
 def run(args: Namespace) -> int:
@@ -71,11 +61,7 @@ def run(args: Namespace) -> int:
 
     place = store_place(args, "so there is no history")
     known = sources(place)
-    if args.source not in known:
-        print(
-            f"timesyncd: {place} has no source {args.source!r}; known sources: {', '.join(known) or 'none'}",
-            file=sys.stderr,
-        )
+    if not knows_source(place, known, args.source):
         return 2
     limit = args.limit or (None if args.json else TABLE_LIMIT)
     now_ns = time.time_ns()

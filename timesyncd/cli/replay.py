@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from io import BufferedReader
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument, load_config
+from timesyncd.cli._common import add_store_argument, load_config
 from timesyncd.cli._replay_output import Output
 from timesyncd.errors import ConfigError, TraceError
 from timesyncd.logs.bounds import BoundRow
@@ -64,8 +64,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="SPAN",
         help="begin of the stored samples, as an age: 90s, 15m, 1h, 2d (default: all)",
     )
-    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
-    add_config_argument(parser)
+    add_store_argument(parser)
 
 
 def run(args: Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
@@ -13,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import (
-    add_config_argument,
+    add_history_arguments,
     audit_extra_is_missing,
+    knows_source,
     report_damaged,
     store_place,
 )
 from timesyncd.stability.readings import Pair, Reading, sampling_interval_ns
 from timesyncd.stability.report import StabilityReport, stability_of
-from timesyncd.units import span_ns
 
 if TYPE_CHECKING:
     from timesyncd.store.engine import StoreLocation
@@ -62,14 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="SOURCE",
         help="name of a [[source]] that measures an offset, or of a [[grandmaster]] with measured channels",
     )
-    parser.add_argument(
-        "--since",
-        type=span_ns,
-        default="1d",
-        metavar="SPAN",
-        help="begin, as an age: 90s, 15m, 1h, 2d (default: %(default)s)",
-    )
-    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="end, as an age (default: now)")
+    add_history_arguments(parser, since="1d")
     parser.add_argument(
         "--against",
         metavar="NODE",
@@ -79,8 +71,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=_plot_file, metavar="FILE", help="draw ADEV, TDEV and MTIE with the masks: .svg, .png or .pdf"
     )
-    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
-    add_config_argument(parser)
 
 
 def _plot_file(text: str) -> Path:
@@ -98,11 +88,7 @@ def run(args: Namespace) -> int:
         return 2
     place = store_place(args, "so there is no history")
     known = sources(place)
-    if args.source not in known:
-        print(
-            f"timesyncd: {place} has no source {args.source!r}; known sources: {', '.join(known) or 'none'}",
-            file=sys.stderr,
-        )
+    if not knows_source(place, known, args.source):
         return 2
     now_ns = time.time_ns()
     span = (now_ns - args.since, now_ns - args.until)
