@@ -38,7 +38,7 @@ from timesyncd.drivers.timeprovider._notifications import NotificationDecoder
 from timesyncd.drivers.timeprovider._profiles import SHIPPED
 from timesyncd.drivers.timeprovider._profiles import load as load_profile
 from timesyncd.errors import ConfigError, TimesyncdError
-from timesyncd.ipc import clock_segment, job_datagram
+from timesyncd.ipc import clock_segment, clockbound, job_datagram
 from timesyncd.logs import reading as logs
 from timesyncd.messages.node import Message
 from timesyncd.model.leap import parse_leap_seconds
@@ -110,6 +110,16 @@ def _event_seeds() -> Iterator[bytes]:
 def _chrony_seeds() -> Iterator[bytes]:
     found = json.loads((RECORDINGS / "chrony" / "chronyd_4.3.json").read_text())
     yield from (bytes.fromhex(text) for text in found.values() if isinstance(text, str))
+
+
+def _clockbound(data: bytes) -> object:
+    clockbound.parse_header(data[:16], "")
+    return clockbound.parse_content(data[16:80], "")
+
+
+def _clockbound_seeds() -> Iterator[bytes]:
+    header = struct.pack("=IIIHH", 0x414D5A4E, 0x43420200, 80, 2, 4)
+    yield header + struct.pack("=4qqQIiB7x", 1_000, 0, 2_000, 0, 12_345, 7, 50_000, 1, 1)
 
 
 def _timex(data: bytes) -> object:
@@ -252,6 +262,7 @@ TARGETS = [
     Target("ptp4l management", lambda data: ptp4l.parse(data).content(), _ptp4l_seeds),
     Target("ptp4l event", ptp4l_events.parse_event, _event_seeds),
     Target("chrony reply", chrony.parse, _chrony_seeds),
+    Target("clockbound segment", _clockbound, _clockbound_seeds),
     Target("kernel timex", _timex, lambda: [b"\0" * _TIMEX]),
     Target("phc windows", _phc_windows, lambda: [b"\0" * 65, b"\1" + struct.pack("=I", 1) + b"\0" * 60]),
     Target("phc index", phc_device.parse_phc_index, lambda: [b"\0" * 44]),

@@ -109,6 +109,7 @@ class Reason(IntEnum):
     TWO_PORTS_FOLLOW = 44
     ANNOUNCE_CONTRADICTED = 45
     PHC_READ_APART = 46
+    SOURCE_WITHDRAWN = 47
 
     @property
     def text(self) -> str:
@@ -170,6 +171,7 @@ _REASON_TEXTS = {
     Reason.PHC_SECONDS_DIFFER: "system clock and PHC are apart by seconds that no timescale explains: one is wrong",
     Reason.TWO_PORTS_FOLLOW: "two ports of ptp4l follow a parent: of which one an offset is, is unknown",
     Reason.PHC_READ_APART: "the PHC is not read at each Sync, so what its servo does is unknown: set the ptp4l source's phc",
+    Reason.SOURCE_WITHDRAWN: "the source withdrew its bound: it reports that it cannot bound the clock any more",
     Reason.ANNOUNCE_CONTRADICTED: "the grandmaster's own report contradicts its Announce messages",
     Reason.NO_ANNOUNCE: "no Announce names the grandmaster: a change of the master cannot be detected",
     Reason.STEERING_LIMIT_UNKNOWN: "neither the PHC's frequency nor its limit can be read, so its servo may move it by anything",

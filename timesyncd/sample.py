@@ -134,13 +134,18 @@ class PhcSample:
 class UtcOrigin(StrEnum):
     """
     Where an NTP daemon has UTC from: servers and peers, a reference clock that the configuration declares as a
-    receiver, one that it does not declare, or a PTP hardware clock.
+    receiver, one that it does not declare, or a PTP hardware clock. Or ClockBound, which does not report it.
     """
 
     NETWORK = "network"
     RECEIVER = "receiver"
     REFCLOCK = "refclock"
     PHC = "phc"
+    CLOCKBOUND = "clockbound"
+
+
+#: RFC 5905, figure 11: of a source that does not report its stratum.
+UNSPECIFIED_STRATUM = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +179,11 @@ class NtpSource:
 @dataclass(frozen=True, slots=True)
 class UtcSample:
     """
-    The system clock against UTC by an NTP daemon: |offset_ns - true offset| <= error_ns at `as_of_ns`, growing by
-    `growth_ppb`.
+    The system clock against UTC by an NTP daemon or by ClockBound: |offset_ns - true offset| <= error_ns at `as_of_ns`,
+    growing by `growth_ppb`.
 
-    `as_of_ns` is CLOCK_BOOTTIME before the request. `offset_ns` is local minus UTC: positive = the local clock is
+    `as_of_ns` is CLOCK_BOOTTIME before the request, or that of ClockBound's own reading. ClockBound reports one bound, which
+    counts as root dispersion. `offset_ns` is local minus UTC: positive = the local clock is
     ahead. With an `origin` of REFCLOCK or PHC the daemon knows its offset from that clock, and not from UTC.
     `covers_contradicting`: its sources contradict each other without a majority for the daemon's estimate, and the
     interval spans all of theirs.
@@ -265,14 +271,19 @@ class NoSampleCause(StrEnum):
     PATH_CHANGED = "path_changed"
     GRANDMASTER_CHANGED = "grandmaster_changed"
     TWO_PORTS_FOLLOW = "two_ports_follow"
+    SOURCE_WITHDRAWN = "source_withdrawn"
+    VM_MIGRATED = "vm_migrated"
 
 
-#: What invalidates a source's earlier samples, because they were measured against another clock or along another path.
+#: What invalidates a source's earlier samples: they were measured against another clock or along another path, or the
+#: source withdrew them.
 CHANGES = (
     NoSampleCause.PARENT_CHANGED,
     NoSampleCause.PATH_CHANGED,
     NoSampleCause.GRANDMASTER_CHANGED,
     NoSampleCause.TWO_PORTS_FOLLOW,
+    NoSampleCause.SOURCE_WITHDRAWN,
+    NoSampleCause.VM_MIGRATED,
 )
 
 
@@ -282,7 +293,8 @@ class NoSample:
     A reading without a sample, and the reason.
 
     `restarted` (the source restarted), `stepped` (the clock was stepped) and `change` (parent, path or grandmaster is
-    another one) invalidate the source's bound. `port_state` and `frequency_ppb`, that of the measured clock, are None
+    another one, or the source withdrew what it reported) invalidate the source's bound. A step, and the change VM_MIGRATED,
+    invalidate the bounds of all sources. `port_state` and `frequency_ppb`, that of the measured clock, are None
     where they were not read; so is `phc`, which compares the measured PHC with the system clock. `delay_unmeasured`: ptp4l
     receives Syncs and has no path delay, so its delay filter was emptied. `sync_forgotten`: it no longer reports the last
     Sync, since it stepped the measured clock or selected another parent.

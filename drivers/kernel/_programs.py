@@ -237,6 +237,7 @@ PROGRAMS = {
     "openntpd": _program("openntpd", _ALWAYS),
     "ntp-daemon": _program("ntpd-rs", _ALWAYS),
     "systemd-timesyncd": _program("systemd-timesyncd", _ALWAYS),
+    "clockbound": _program("clockbound", _UNKNOWN),
     "ntpclient": _program("ntpclient", _ALWAYS),
     "htpdate": _program("htpdate", _ALWAYS),
     "sfptpd": _program("sfptpd", _SFPTPD),

@@ -217,4 +217,7 @@ def test_the_drivers_are_found_by_their_entry_points(with_daemon: Path) -> None:
     names = [line.split(":")[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
 
     assert place.startswith(str(with_daemon.parent))
-    assert (done.returncode, names) == (0, ["chrony", "kernel", "phc", "phc2sys", "ptp4l", "timeprovider"])
+    assert (done.returncode, names) == (
+        0,
+        ["chrony", "clockbound", "kernel", "phc", "phc2sys", "ptp4l", "timeprovider"],
+    )

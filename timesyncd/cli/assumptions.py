@@ -14,6 +14,8 @@ from timesyncd.cli.budget import knows_utc, sources_of_utc
 from timesyncd.messages.node import NodeState, SourceState
 from timesyncd.model.assumptions import Assumption
 
+_CLOCKBOUND = "clockbound"
+
 #: The unit of a value is in its name in the file.
 _UNITS = {"ppb": "ppb", "ns": "ns", "s": "s", "length": "measurements"}
 
@@ -100,6 +102,10 @@ class Unobservable(StrEnum):
         "root_dispersion",
         "chronyd's root delay and dispersion are right, and so is error_ns of each reference clock in refclocks",
     )
+    CLOCKBOUND_CLAIM = (
+        "clockbound_claim",
+        "ClockBound's bound and max_drift_ppb are right, and what it follows does not smear a leap second",
+    )
     STATISTICAL_PRIOR = (
         "statistical_prior",
         "of the statistical bound: noise and wander go on, and the asymmetry of the path is as its prior has it",
@@ -180,7 +186,8 @@ _OF_SOURCES: dict[Unobservable, Callable[[SourceState], bool]] = {
     Unobservable.UTC_OFFSET_OF_PTP4L: lambda source: _is_ptp(source) and _bounds_utc(source),
     Unobservable.BOUNDARY_CLOCK_HOLDOVER: _is_behind_boundary_clocks,
     Unobservable.ANNOUNCED_ACCURACY: lambda source: _is_ptp(source) and _bounds_utc(source),
-    Unobservable.ROOT_DISPERSION: lambda source: source.kind == "utc",
+    Unobservable.ROOT_DISPERSION: lambda source: source.kind == "utc" and source.driver != _CLOCKBOUND,
+    Unobservable.CLOCKBOUND_CLAIM: lambda source: source.kind == "utc" and source.driver == _CLOCKBOUND,
 }
 
 _OF_NODE: dict[Unobservable, Callable[[NodeState], bool]] = {

@@ -235,7 +235,7 @@ def _utc(record: Record) -> list[str]:
         duration_text(record["utc_bound_ns"]),
         _text(record["utc_status"]),
         record["reference"],
-        str(record["stratum"]),
+        str(record["stratum"] or ""),
         _reason(record["utc_reason_code"]),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -105,6 +106,7 @@ def _contradictions(config: Config) -> Iterator[Problem]:
     yield from _repeated_names(config)
     yield from _unknown_oscillators(config)
     yield from _unknown_sources(config)
+    yield from _own_segments(config)
 
 
 def _repeated_names(config: Config) -> Iterator[Problem]:
@@ -145,3 +147,15 @@ def _unknown_sources(config: Config) -> Iterator[Problem]:
                 keys = ("source", index, "independent_of")
                 others = ", ".join(name for name in names if name != source.name) or "none"
                 yield Problem(keys, f"{path_text(keys)} = {other!r}: must name another source; there are: {others}")
+
+
+def _own_segments(config: Config) -> Iterator[Problem]:
+    """A source that would read what this daemon writes: its own bound would prove itself."""
+    if config.clockbound is None:
+        return
+    for index, source in enumerate(config.source):
+        path = getattr(source.options, "path", None)
+        if isinstance(path, Path) and os.path.realpath(path) == os.path.realpath(config.clockbound.path):
+            keys = ("source", index, "path")
+            text = "is the segment that this daemon writes ([clockbound] path), whose bound proves nothing"
+            yield Problem(keys, f"{path_text(keys)} = '{path}': {text}: remove [clockbound], or give it another path")

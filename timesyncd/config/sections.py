@@ -27,6 +27,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.config.files import read_file
 from timesyncd.errors import ConfigError
 from timesyncd.ipc.clock_segment import DEFAULT_FOLDER
+from timesyncd.ipc.clockbound import DEFAULT_PATH as DEFAULT_CLOCKBOUND_PATH
 from timesyncd.model.assumptions import SourceSettings
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.grandmaster import HoldoverCurve
@@ -218,7 +219,7 @@ class StoreSettings(Section):
 class ClockBoundSettings(Section):
     """`[clockbound]`: the daemon also writes a segment for clients of AWS ClockBound (v2)."""
 
-    path: FilePath = Path("/var/run/clockbound/shm0")
+    path: FilePath = DEFAULT_CLOCKBOUND_PATH
 
 
 class OtlpSettings(Section):

@@ -13,7 +13,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.steering import steering_text
 from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings
 from timesyncd.model.leap import Leap
-from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
+from timesyncd.sample import UNSPECIFIED_STRATUM, ClockSample, KernelSample, PhcSample, UtcOrigin, UtcSample
 
 if TYPE_CHECKING:
     from timesyncd.config import BoundSettings
@@ -29,7 +29,7 @@ _ORIGINS = {
 #: Where no source is configured with another one.
 ASSUMED_UTC_OFFSET_S = SourceSettings().utc_offset_s
 
-_NO_LEAP = ("normal", "none")
+_NO_LEAP = ("normal", "none", "unknown")
 
 
 def measured(reading: ClockReading, utc_offsets_s: Collection[int] = (ASSUMED_UTC_OFFSET_S,)) -> dict[str, object]:
@@ -127,7 +127,8 @@ def whole_seconds(offset_ns: int) -> tuple[int, int]:
 def _against_utc(sample: UtcSample) -> dict[str, object]:
     reached = sum(source.reachability != 0 for source in sample.ntp_sources)
     parts = [
-        f"follows {sample.reference}, stratum {sample.stratum}",
+        f"follows {sample.reference}",
+        None if sample.stratum == UNSPECIFIED_STRATUM else f"stratum {sample.stratum}",
         _ORIGINS.get(sample.origin),
         f"{reached} of {len(sample.ntp_sources)} sources reachable" if sample.ntp_sources else None,
         None if sample.leap in _NO_LEAP else f"leap {sample.leap}",

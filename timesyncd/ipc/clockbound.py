@@ -1,6 +1,6 @@
 """
-The hard bound against UTC as a ClockBound v2 segment, for its clients; docs/other-languages.md lists what they cannot
-see.
+ClockBound's segment, layout version 2: written with the hard bound against UTC, for ClockBound's clients, and read where
+ClockBound's own daemon writes it. docs/other-languages.md lists what its clients cannot see.
 
 Clients count ages on CLOCK_MONOTONIC, which stops during suspend. A written bound is right when it is written, but
 after a resume clients take it for too young until the next write. So the daemon writes once a second, also when nothing
@@ -11,20 +11,26 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import struct
+import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, status_at
 from timesyncd.clocks import NS_PER_S
-from timesyncd.errors import ConfigError
+from timesyncd.errors import ConfigError, Malformed, Unreachable
 from timesyncd.ipc.seqlock import make_folder
 
 MAGIC = (0x414D5A4E, 0x43420200)
 LAYOUT_VERSION = 2
 SIZE = 80
+
+DEFAULT_PATH = Path("/var/run/clockbound/shm0")
 
 #: From this age ClockBound's clients report FreeRunning, whatever status is written.
 GRACE_NS = 5 * NS_PER_S
@@ -40,16 +46,30 @@ MAX_DRIFT_PPB = 10**9
 NO_BOUND_NS = 10**18
 
 _HEADER = struct.Struct("=2IIHH")
-_CONTENT = struct.Struct("=4qqQIiB7x")
+_CONTENT = struct.Struct("=4qqQIiB7s")
 _WORDS = struct.Struct("=8q")
 _VERSION, _GENERATION = 6, 7  # of 16 bits
 _FIRST_WORD = 2  # of 64 bits
+_LAST_S = 2**33  # more than 270 years after the boot
+
+#: In the last 7 octets, which are padding to ClockBound's clients: timesyncd wrote this, so it is no source of a bound.
+OWN_MARK = b"timesyn"
+
+
+class SegmentStatus(IntEnum):
+    """ClockBound's numbers of a clock's status."""
+
+    UNKNOWN = 0
+    SYNCHRONIZED = 1
+    FREE_RUNNING = 2
+    DISRUPTED = 3
+
 
 _NUMBERS = {
-    ClockStatus.UNKNOWN: 0,
-    ClockStatus.SYNCHRONIZED: 1,
-    ClockStatus.HOLDOVER: 2,
-    ClockStatus.DISRUPTED: 3,
+    ClockStatus.UNKNOWN: SegmentStatus.UNKNOWN,
+    ClockStatus.SYNCHRONIZED: SegmentStatus.SYNCHRONIZED,
+    ClockStatus.HOLDOVER: SegmentStatus.FREE_RUNNING,
+    ClockStatus.DISRUPTED: SegmentStatus.DISRUPTED,
 }
 
 
@@ -84,7 +104,7 @@ def _is_representable(bound: Bound) -> bool:
 def _packed(as_of_ns: int, void_ns: int, bound_ns: int, drift_ppb: int, status: ClockStatus) -> bytes:
     """The content without a disruption marker, which this daemon does not read from the hypervisor."""
     as_of, void = divmod(as_of_ns, NS_PER_S), divmod(void_ns, NS_PER_S)
-    return _CONTENT.pack(*as_of, *void, bound_ns, 0, drift_ppb, _NUMBERS[status], 0)
+    return _CONTENT.pack(*as_of, *void, bound_ns, 0, drift_ppb, _NUMBERS[status], 0, OWN_MARK)
 
 
 def suspended_ns() -> int:
@@ -168,3 +188,110 @@ def _map(path: Path) -> memoryview:
                 f"[clockbound] path: {path} is not a ClockBound v2 segment; remove it, or set another path"
             )
         return memoryview(mmap.mmap(file.fileno(), SIZE)).cast("q")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContent:
+    """
+    What a segment claims: |CLOCK_REALTIME - UTC| <= `bound_ns` at `as_of_ns`, growing by `max_drift_ppb` since, until
+    `void_after_ns`. Both times are of CLOCK_MONOTONIC.
+
+    `disruption_marker` is VMClock's as ClockBound's daemon last read it; None: that daemon does not watch for disruptions.
+    `is_own`: timesyncd wrote the segment.
+    """
+
+    as_of_ns: int
+    void_after_ns: int
+    bound_ns: int
+    max_drift_ppb: int
+    status: SegmentStatus
+    disruption_marker: int | None
+    is_own: bool
+
+
+#: A writer needs microseconds, so an odd generation that stays so long was left by one that died.
+_TRIES = 64
+
+
+def read_segment(path: Path) -> SegmentContent:
+    """
+    A consistent copy of the segment. It follows ClockBound's seqlock: the generation is even, and the same before and after.
+
+    Raises Unreachable where there is none, or no complete one, and Malformed where it is not of layout version 2.
+    """
+    try:
+        # Without O_NONBLOCK a FIFO at that path would block for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError as error:
+        raise Unreachable(f"{path}: no such file: start ClockBound's daemon, or set path to its segment") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Unreachable(f"{path}: {reason}: let the daemon's user read the file and its folders") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Malformed(f"{path}: not a regular file; set path to ClockBound's segment")
+        return parse_content(_consistent_content(fd, path), str(path))
+    except OSError as error:
+        raise Unreachable(f"{path}: {error.strerror}") from error
+    finally:
+        os.close(fd)
+
+
+def _consistent_content(fd: int, path: Path) -> bytes:
+    """Each of the three reads is a system call, which keeps their order on arm64, too."""
+    generation = 0
+    for _ in range(_TRIES):
+        header = os.pread(fd, _HEADER.size, 0)
+        generation = parse_header(header, str(path))
+        content = os.pread(fd, _CONTENT.size, _HEADER.size)
+        if generation % 2 == 0 and os.pread(fd, _HEADER.size, 0) == header:
+            return content
+    raise Unreachable(
+        f"{path}: no consistent copy in {_TRIES} tries, generation {generation}: "
+        "its writer is in the middle of a write, or died there"
+    )
+
+
+def parse_header(header: bytes, where: str) -> int:
+    """The generation of a segment of layout version 2. Raises Unreachable before the first write, and Malformed."""
+    if len(header) < _HEADER.size:
+        raise Malformed(f"{where}: {len(header)} octets; a ClockBound segment has {SIZE}")
+    *magic, size, version, generation = _HEADER.unpack(header)
+    if tuple(magic) != MAGIC:
+        raise Malformed(f"{where}: not a ClockBound segment")
+    if version == 0 or generation == 0:
+        raise Unreachable(f"{where}: not written yet: ClockBound's daemon is starting, or died while it did")
+    # ClockBound 3 has two octets here, the oldest and the newest version.
+    versions = sorted({octet for octet in version.to_bytes(2, sys.byteorder) if octet})
+    if versions != [LAYOUT_VERSION]:
+        named = " to ".join(map(str, versions))
+        hint = "; ClockBound 3 has version 2 in shm0, and 3 in shm1" if versions[-1] > LAYOUT_VERSION else ""
+        raise Malformed(f"{where}: layout version {named}; timesyncd reads version {LAYOUT_VERSION} alone{hint}")
+    if size != SIZE:
+        raise Malformed(f"{where}: {size} octets by its header; layout version {LAYOUT_VERSION} has {SIZE}")
+    return int(generation)
+
+
+def parse_content(content: bytes, where: str) -> SegmentContent:
+    """The content after the header. Raises Malformed for what no ClockBound daemon writes."""
+    if len(content) < _CONTENT.size:
+        raise Malformed(f"{where}: {_HEADER.size + len(content)} octets; layout version {LAYOUT_VERSION} has {SIZE}")
+    as_of, as_of_ns, void, void_ns, bound_ns, marker, drift_ppb, status, support, padding = _CONTENT.unpack(content)
+    limits = {
+        "as_of": (as_of, 0, _LAST_S), "as_of nanoseconds": (as_of_ns, 0, NS_PER_S - 1),
+        "void_after": (void, 0, _LAST_S), "void_after nanoseconds": (void_ns, 0, NS_PER_S - 1),
+        "bound": (bound_ns, 0, 2**63 - 1), "max_drift_ppb": (drift_ppb, 1, MAX_DRIFT_PPB - 1),
+        "clock_status": (status, 0, max(SegmentStatus)), "clock_disruption_support": (support, 0, 1),
+    }  # fmt: skip
+    for name, (value, least, most) in limits.items():
+        if not least <= value <= most:
+            raise Malformed(f"{where}: {name} {value}; allowed: {least} to {most}")
+    return SegmentContent(
+        as_of_ns=as_of * NS_PER_S + as_of_ns,
+        void_after_ns=void * NS_PER_S + void_ns,
+        bound_ns=bound_ns,
+        max_drift_ppb=drift_ppb,
+        status=SegmentStatus(status),
+        disruption_marker=marker if support else None,
+        is_own=padding == OWN_MARK,
+    )

@@ -33,7 +33,7 @@ from timesyncd.model.error_bound import (
     without_utc,
 )
 from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
-from timesyncd.model.independence import SharedCause, grouped, shared_ptp_cause
+from timesyncd.model.independence import SharedCause, grouped, may_share_reference, shared_ptp_cause
 from timesyncd.model.leap import LeapTable, LeapWatch, announced_leap
 from timesyncd.model.oscillator import Drift
 from timesyncd.model.parent_bound import CarriedSync, Coasting, ParentBound
@@ -41,7 +41,7 @@ from timesyncd.model.phc import PhcLink, PhcMemory, SyncCrossing
 from timesyncd.model.polled_grandmasters import PolledGrandmaster, PolledGrandmasters
 from timesyncd.model.selection import Agreement, Claim, agree
 from timesyncd.model.source import SourceMemory
-from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
+from timesyncd.sample import ClockSample, KernelSample, NoSample, NoSampleCause, PhcSample, PortState, UtcSample
 
 #: The programs that steer CLOCK_REALTIME and never slew an NTP daemon's offset away, as the kernel driver names them.
 PTP_STEERERS = frozenset({"phc2sys", "ptp4l"})
@@ -342,7 +342,7 @@ class Ensemble:
         both_ptp, both_ntp = self._samples.keys() >= {one, other}, self._ntp.keys() >= {one, other}
         if both_ptp:
             return shared_ptp_cause(self._samples[one], self._samples[other])
-        if both_ntp and self._ntp[one].reference == self._ntp[other].reference:
+        if both_ntp and may_share_reference(self._ntp[one], self._ntp[other]):
             return SharedCause.SAME_REFERENCE
         return None
 
@@ -541,6 +541,8 @@ class Ensemble:
         if reading.restarted:
             self._stale_offsets.discard(reading.source)
             return self._invalidate_source(reading.source, Reason.SOURCE_RESTARTED, reading.boottime_ns)
+        if reading.change is NoSampleCause.VM_MIGRATED:
+            return self._invalidate_all(Reason.VM_MIGRATED)
         if reading.change is not None:
             reason = Reason.of_code(reading.change, Reason.PARENT_CHANGED)
             return self._invalidate_source(reading.source, reason, reading.boottime_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from timesyncd.sample import ClockSample
+from timesyncd.sample import ClockSample, UtcOrigin, UtcSample
 
 #: The measured clock where ptp4l does not report which PHC it is.
 UNNAMED_PHC = "phc"
@@ -30,6 +30,11 @@ def shared_ptp_cause(one: ClockSample, other: ClockSample) -> SharedCause | None
     clocks = {one.clock, other.clock}
     is_one_phc = "realtime" not in clocks and (len(clocks) == 1 or UNNAMED_PHC in clocks)
     return SharedCause.SAME_PHC if is_one_phc else None
+
+
+def may_share_reference(one: UtcSample, other: UtcSample) -> bool:
+    """ClockBound reports no reference. Its version 2 has none of its own: its bound is chronyd's."""
+    return one.reference == other.reference or UtcOrigin.CLOCKBOUND in (one.origin, other.origin)
 
 
 def grouped(names: Sequence[str], share_a_cause: Callable[[str, str], object]) -> list[list[str]]:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from timesyncd.bound import ErrorBound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
-from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, UtcSample
+from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, UtcOrigin, UtcSample
 
 _S_PER_DAY = 86_400
 _NS_PER_DAY = _S_PER_DAY * NS_PER_S
@@ -221,6 +221,8 @@ def announced_leap(reading: ClockSample | PhcSample | UtcSample | KernelSample |
             return Leap.of_flags(reading.leap61, reading.leap59)
         case UtcSample():
             # NTP announces the end of the month, and may do so for all of it.
+            if reading.origin is UtcOrigin.CLOCKBOUND:
+                return None
             now = is_around_month_end(reading.as_of_ns + reading.real_minus_boot_ns)
             return _LEAPS.get(reading.leap, Leap.NONE) if now else Leap.NONE
         case KernelSample():

@@ -30,7 +30,7 @@ State = Literal["ok", "to_do", "not_checked"]
 
 #: By a finding's id: the command that investigates or repairs it.
 _COMMANDS = {
-    "source-lost": "systemctl status 'ptp4l*' 'phc2sys*' 'chrony*'",
+    "source-lost": "systemctl status 'ptp4l*' 'phc2sys*' 'chrony*' 'clockbound*'",
     "two-disciplines": "systemctl disable --now systemd-timesyncd  # or the superfluous one",
     "store-failing": "df -h; journalctl -u timesyncd -n 50",
     "broker-lost": "journalctl -u timesyncd -n 50",
@@ -429,7 +429,7 @@ def _steered(sample: KernelSample) -> CheckResult:
         "steered",
         f"the kernel reports the clock as unsynchronized; {steered}",
         "no program has set the clock, or the one that did has stopped",
-        "systemctl status 'ptp4l*' 'phc2sys*' 'chrony*'",
+        "systemctl status 'ptp4l*' 'phc2sys*' 'chrony*' 'clockbound*'",
     )
 
 
