@@ -135,7 +135,7 @@ def ratios(
 
 def table(rows: dict[str, Rows]) -> str:
     lines = [
-        "| task | ranks | link | seeds | `auto` / best fixed | `auto` / DDP | with a validation loss | / DDP |",
+        "| task | ranks | link | seeds | `auto` / best fixed | `auto` / DDP | validated `auto` / best fixed | validated `auto` / DDP |",
         "| --- " * 8 + "|",
     ]
     found: dict[str, list[float]] = {"auto": [], "auto, validation": []}

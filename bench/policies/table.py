@@ -26,24 +26,41 @@ HEAD = f"""\
 # What each policy costs and gains, measured
 
 This page is for you if you choose a [policy](policies.md), and want to see what each one cost and gained in training.
-You learn how long each took to a target, how sure that is, and what missed its goal; the [glossary](glossary.md#jobs) defines the terms.
+You learn how long each policy took to reach a target, how sure that is, and which goals were missed.
+[policies.md](policies.md) explains each policy, and the [glossary](glossary.md#jobs) the terms.
 
-`make bench-policies` repeats it in about 20 minutes, without root too, and goes on where it stopped.
-It trains by gloo on two ranks, each in a network namespace of its own behind a shaped link.
-Cells, variants, learning rates, targets and seeds are fixed in `bench/policies/plan.py`; nothing is searched.
-The *slow* links are made for BSP that communicates 7 times as long as it computes, as in SelSync's paper; the table states what it did.
-A claim needs {len(SEEDS)} seeds; less claims nothing.
+## How it is measured
+
+`make bench-policies` repeats the measurement in about 20 minutes.
+It needs no root, and it resumes where it was interrupted.
+It trains with gloo on two ranks of one machine.
+Each rank has a network namespace of its own, and the link between the two is limited to a known rate.
+
+- A **cell** is one task on one link.
+- A **run** trains the task of a cell with one method and one random seed, until it reaches the target.
+- The **target** is an accuracy or a loss on held-out data, the same for every method of a cell.
+- **DDP** is PyTorch's `DistributedDataParallel` without timesyncd. Every method is compared with it.
+- **BSP** is the policy `bsp`, which exchanges gradients in every step as DDP does.
+- A **claim** needs {len(SEEDS)} seeds for each method that it compares. With fewer, the page gives the figures and claims nothing.
+
+`bench/policies/plan.py` fixes cells, methods, learning rates, targets and seeds beforehand; nothing is searched.
+The *slow* links are made so slow that BSP communicates 7 times as long as it computes, as in the paper on SelSync.
+The first table shows what they did.
 """
 
 EARLIER = """\
 ## An earlier, longer measurement
 
-The former suite ran four tasks on an idle machine, and searched each method's learning rate.
-`selsync(quantile=0.9)`, late, was 3.6, 3.7 and 4.7 times as fast as DDP on the slow link (digits by an MLP, digits by a CNN, characters; 5 seeds each).
-On digits sorted by label it was 1.5 times as fast, so the goal of 3 times is **missed** there.
-With four ranks it had one seed a cell, so nothing is claimed.
-With one rank that was always three times as slow, SSP was no faster than DDP in three of four tasks, and 4 % faster in one (5 seeds each).
-`auto` took 0.88 to 1.10 times as long as the best fixed method in all 17 cells, SGD throughout; its constants are fitted to these tasks.
+An earlier suite trained four tasks on an idle machine, and searched for the best learning rate of each method.
+
+| comparison | result |
+| --- | --- |
+| `selsync(quantile=0.9)`, begun late, against DDP on the slow link | 3.6 times as fast (digits, MLP), 3.7 times (digits, CNN), 4.7 times (characters); 5 seeds each |
+| the same on digits sorted by label | 1.5 times as fast: the goal of 3 times was **missed** |
+| SSP against DDP, one rank always three times as slow | no faster in three of four tasks, and 4 % faster in one; 5 seeds each |
+| `auto` against the best fixed method, 17 cells, SGD | it took 0.88 to 1.10 times as long; the constants of `auto` are fitted to these tasks |
+
+With four ranks each cell had one seed, so nothing is claimed of them.
 """
 
 
@@ -98,7 +115,7 @@ def links(rows: Mapping[str, Row]) -> str:
             found.append(
                 f"| {cell.name} | {cell.task.title} | {rate} | {link['communication_ms']:.1f} | {link['compute_ms']:.1f} |"
             )
-    head = "| cell | task | link | BSP communicates, ms | computes, ms |\n| --- | --- | --- | --- | --- |\n"
+    head = "| cell | task | link | a BSP step communicates, ms | and computes, ms |\n| --- | --- | --- | --- | --- |\n"
     return head + "\n".join(found) + "\n" if found else ""
 
 
@@ -111,7 +128,7 @@ def failures(rows: Mapping[str, Row]) -> str:
             if times and median_s(times) == math.inf:
                 reached = sum(each < math.inf for each in times)
                 found.append(f"{_name(method)} in {cell.name} ({reached} of {len(times)} seeds)")
-    return f"The target was not reached, or not in time, by {', '.join(found)}." if found else ""
+    return f"These did not reach the target, or not in time: {', '.join(found)}." if found else ""
 
 
 def stragglers(rows: Mapping[str, Row]) -> str:
@@ -123,11 +140,14 @@ def stragglers(rows: Mapping[str, Row]) -> str:
         times = times_s(cell, method, rows)
         if max(median_s(times), plain_s) < math.inf:
             found.append(
-                f"`{method.policy}` is {plain_s / median_s(times):.2f} times as fast ({len(times)} of {len(SEEDS)} seeds)"
+                f"`{method.policy}` was {plain_s / median_s(times):.2f} times as fast as DDP ({len(times)} of {len(SEEDS)} seeds)"
             )
     if not found:
         return ""
-    return f"A rank that pauses now and then holds all ranks up under DDP.\nBy a parameter server {', '.join(found)}."
+    return (
+        "In `digits-pauses`, one rank pauses now and then, and under DDP all ranks wait for it.\n"
+        f"A parameter server lets the others go on: {', '.join(found)}."
+    )
 
 
 @dataclass(frozen=True)
@@ -189,20 +209,31 @@ def page(rows: Mapping[str, Row], curve_rows: curves.Rows) -> str:
 
 
 BARS = f"""\
+## The time to the target, against DDP
+
 ![Times as fast as DDP, by cell]({PICTURE})
 
-A bar is DDP's median time to the target through the method's; behind it, how many seeds of how many reached the target.
-These rows are of two cores that other work shared on that day, 2026-11-27.
+Each bar is DDP's median time to the target, divided by the method's: 2 means twice as fast.
+Behind each bar is how many of the seeds that ran reached the target.
+The machine had two cores, and other work shared them on that day, 2026-11-27.
 """
 
 CURVES = """\
 ## With AdamW
 
-`make bench-policies PART=curves` trains the replicas in one process, and takes the time of each step from an alpha-beta model of the link.
-The tasks are a byte-level GPT and a CNN with batch normalization, to which no constant of `auto` is fitted.
-The target is DDP's loss of the same seed at the end of its budget of 240 steps, and 1 % more; the best fixed method is the best by the other seeds.
-BSP and half precision reach it; DES-LOC, DiLoCo and local SGD mostly do not, whatever their interval is.
-These are figures and no claim where a row has fewer than 5 seeds.
+`make bench-policies PART=curves` trains the replicas of all ranks in one process, so no link is involved.
+It computes the time of each step from a model of the link: a latency for each message, and a time for each byte.
+The tasks are a byte-level GPT and a CNN with batch normalization.
+The constants of `auto` are fitted to neither.
+
+The target of a seed is 1 % above the loss that DDP has after 240 steps of the same seed.
+The *best fixed method* of a seed is the one that was fastest in the other seeds.
+BSP and half precision reach the target.
+DES-LOC, DiLoCo and local SGD mostly do not, whatever their interval is.
+
+Each ratio is a median of times to the target: 0.65 means 65 % of the other's time, so smaller is better.
+In the last two columns `auto` also gets a validation loss.
+A row of fewer than 5 seeds gives figures and no claim.
 """
 
 

@@ -165,7 +165,7 @@ def test_auto_is_compared_with_the_best_fixed_method() -> None:
 def test_the_page_names_what_failed() -> None:
     """With the seeds that reached the target; what was not run is not named."""
     text = page(ran(SLOW, REFERENCE, *[25.0] * 5) | ran(SLOW, SERVER_BSP, None, 80.0, None), {})
-    assert "by BSP, parameter server in digits-slow (1 of 3 seeds)." in text
+    assert "not in time: BSP, parameter server in digits-slow (1 of 3 seeds)." in text
     assert PAUSES.name not in text
 
 
@@ -173,7 +173,7 @@ def test_a_transient_straggler_is_compared_with_ddp_that_has_it_too() -> None:
     """Not with DDP without one."""
     ddp, ssp, asp = (method for method in PAUSES.methods if method.pauses)
     rows = ran(PAUSES, REFERENCE, 2.0) | ran(PAUSES, ddp, 9.0) | ran(PAUSES, ssp, 6.0) | ran(PAUSES, asp, None)
-    assert "`ssp(s=8)` is 1.50 times as fast (1 of 5 seeds)." in page(rows, {})
+    assert "`ssp(s=8)` was 1.50 times as fast as DDP (1 of 5 seeds)." in page(rows, {})
     assert "nothing is claimed" in page(rows, {})
 
 
