@@ -7,15 +7,17 @@ link. Pure.
 
 A replica's own update divides by the noise of one rank's gradient, which N ranks' mean has sqrt(N) times less of. So
 under Adam averagings cost steps however often they are (LOCAL_ADAM_EXPONENT). While nothing shows that the loss keeps
-up (no course of a validation loss), gradients are averaged in every step, in half precision where that pays. With it
-DES-LOC, DiLoCo and Streaming DiLoCo are candidates.
+up, gradients are averaged in every step, in half precision where that pays. The course of a validation loss shows it, and
+DES-LOC, DiLoCo and Streaming DiLoCo are candidates then. Without one, trials between steps of BSP show it
+(`loss_probe`), of the one way that was tried.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from timesyncd.training.policy.constants import (
     BARRED_UNTIL,
@@ -32,6 +34,8 @@ from timesyncd.training.policy.constants import (
     SEND_LESS_FROM,
     UNTIMED_BSP_FACTOR,
 )
+from timesyncd.training.policy.learning import LearningVerdict
+from timesyncd.training.policy.loss_probe import LossProbe, trial_steps
 from timesyncd.training.policy.policies import ChangeReason
 
 #: The intervals that are compared, in steps.
@@ -168,7 +172,10 @@ def choose(measured: DecisionInputs, present: str) -> Candidate:
 
     BSP where communication is free: then nothing else is a candidate.
     """
-    found = list(candidates(measured))
+    return _first_to_the_loss(list(candidates(measured)), measured, present)
+
+
+def _first_to_the_loss(found: Sequence[Candidate], measured: DecisionInputs, present: str) -> Candidate:
     if measured.full_wait <= NEGLIGIBLE_WAIT:
         return found[0]
     best = min(found, key=lambda each: each.time)
@@ -190,10 +197,10 @@ def describe(measured: DecisionInputs) -> str:
         text += "; the learning rate rises"
     elif not measured.sees_same_data:
         text += "; the gradients do not show the same kind of data"
-    elif not measured.is_proven and measured.full_wait > SEND_LESS_FROM:
+    elif not measured.is_proven and measured.may_average and measured.full_wait > SEND_LESS_FROM:
         text += (
-            "; with an adaptive optimizer and no course of a validation loss nothing shows that averagings keep the loss: "
-            "call record_validation(loss)"
+            "; with an adaptive optimizer and no course of a validation loss nothing shows yet that averagings keep the "
+            "loss: call record_validation(loss)"
         )
     return text
 
@@ -202,7 +209,8 @@ def describe(measured: DecisionInputs) -> str:
 class NewestStep:
     """
     The newest measurements, of a step: its computing, its waiting, and a transfer that it waits for; None: none was
-    timed. `is_settled`: they are enough, and all of what is in force.
+    timed. `is_settled`: they are enough, and all of what is in force. `loss`: the ranks' mean since the row before, of steps
+    that began with common parameters; NaN: unknown.
     """
 
     compute_ns: float
@@ -213,6 +221,8 @@ class NewestStep:
     is_proven: bool
     dissimilarity: float
     is_settled: bool
+    step: int = 0
+    loss: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +240,17 @@ def _code(chosen: Candidate, now: NewestStep) -> ChangeReason:
     return ChangeReason.ENCODING_TRIED if now.is_proven else ChangeReason.LOSS_UNPROVEN
 
 
+#: Why a trial begins or ends, or what all of them have shown.
+_Event = tuple[ChangeReason, str]
+
+_CODES = {LearningVerdict.KEEPS_UP: ChangeReason.SAME_DATA, LearningVerdict.WORSE: ChangeReason.LOSS_ROSE}
+
+
+def _method(text: str) -> str:
+    """Without how it is sent."""
+    return text.partition(" + ")[0]
+
+
 @dataclass(slots=True)
 class AdaptiveChoice:
     """
@@ -237,7 +258,7 @@ class AdaptiveChoice:
 
     `text`, `interval`, `steps`: of the candidate in force. `bsp_compute_ns`: of a step of BSP. `full_wait`,
     `half_wait`: the waiting under BSP in each precision, in multiples of it. `barred`: by text, the waiting under BSP
-    with which it was slower than BSP.
+    with which it was slower than BSP. `probe`: the trials where no validation loss is recorded.
     """
 
     blocks: int = 1
@@ -250,6 +271,12 @@ class AdaptiveChoice:
     may_average: bool = True
     dissimilarity: float = math.inf
     barred: dict[str, float] = field(default_factory=dict)
+    probe: LossProbe = field(default_factory=LossProbe)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Raises KeyError for a state of another version."""
+        return cls(**{**state, "probe": LossProbe.from_state(state["probe"])})
 
     @property
     def shows_loss(self) -> bool:
@@ -263,19 +290,60 @@ class AdaptiveChoice:
     def change(self, now: NewestStep, is_forced: bool = False) -> Changed | None:
         """The way to send from now on; None: no change. `is_forced`: what is in force may not stay."""
         self._measure(now)
-        if self.full_wait is None or not (now.is_settled or self.text == "bsp" or is_forced):
+        is_due = now.is_settled or self.text == "bsp" or is_forced or self.probe.is_over(now.step)
+        if self.full_wait is None or not is_due:
             return None
-        code = self._bar(now)
-        measured = self._measured(now)
-        chosen = choose(measured, self.text)
-        if chosen.text == self.text:
+        code, measured, event = self._bar(now), self._measured(now), None
+        if now.is_proven or not self.may_average:
+            chosen = choose(measured, self.text)
+        else:
+            chosen, event = self._probed(measured, now)
+        if chosen.text == self.text and event is None:
             return None
-        if code is None:
-            code = _code(chosen, now)
         self.text, self.interval, self.steps = chosen.text, chosen.interval, chosen.steps
-        return Changed(chosen.text, code, describe(measured))
+        if event is not None:
+            is_proven = self.probe.verdict is LearningVerdict.KEEPS_UP
+            measured = replace(measured, is_proven=is_proven, may_average=self.may_average)
+            return Changed(chosen.text, event[0], f"{event[1]}; {describe(measured)}")
+        return Changed(chosen.text, code or _code(chosen, now), describe(measured))
+
+    def _probed(self, measured: DecisionInputs, now: NewestStep) -> tuple[Candidate, _Event | None]:
+        """Without a validation loss: the choice, and why, where a trial begins or ends with it or its result is known."""
+        plain = choose(measured, self.text)
+        found = list(candidates(replace(measured, is_proven=True)))
+        if self.probe.begun is not None:
+            return self._in_trial(plain, found, now.step)
+        judged, event = self.probe.evaluate(now.step), None
+        if judged is not None and judged.verdict is not LearningVerdict.UNDECIDED:
+            event = _CODES[judged.verdict], str(judged)
+        if self.probe.verdict is LearningVerdict.WORSE:
+            self.may_average = False
+            return plain, event
+        if self.probe.verdict is LearningVerdict.KEEPS_UP:
+            shown = [each for each in found if not each.interval or _method(each.text) == _method(self.probe.text)]
+            return _first_to_the_loss(shown, measured, self.text), event
+        wanted = _first_to_the_loss(found, measured, self.text)
+        if not wanted.interval or not self.probe.may_begin(now.step, wanted.interval):
+            return plain, event
+        self.probe.begin(now.step, wanted.text)
+        reason = f"a trial of {trial_steps(now.step)} steps shows what averagings cost the loss"
+        return wanted, (ChangeReason.TRIAL, f"{self.probe.result}; {reason}" if self.probe.result else reason)
+
+    def _in_trial(self, plain: Candidate, found: Sequence[Candidate], step: int) -> tuple[Candidate, _Event | None]:
+        present = next((each for each in found if each.text == self.text), None)
+        if present is None:  # it is slower than BSP, or the data is not alike any more
+            self.probe.abandon(step)
+            return plain, None
+        if not self.probe.is_over(step):
+            return present, None
+        self.probe.end(step)
+        return plain, (ChangeReason.LOSS_UNPROVEN, "the trial has ended; BSP's loss shows what it has cost")
 
     def _measure(self, now: NewestStep) -> None:
+        if now.is_rising:
+            self.probe.restart(now.step)
+        elif not self.interval:
+            self.probe.add(now.step, now.loss)
         if not math.isnan(now.dissimilarity):
             self.dissimilarity = now.dissimilarity
         if self.text == "bsp":

@@ -143,6 +143,7 @@ class Controller:
         self._is_rising = False
         self._course: list[tuple[int, float]] = []  #: with an adaptive optimizer: validations under BSP
         self._best_validation, self._risen = math.inf, 0
+        self._loss = math.nan  #: of the newest rows
         self._stage = _Stage.ADAPTIVE if is_adaptive else _Stage.BSP
         self._adaptive = AdaptiveChoice(blocks=blocks)
         self._h, self._delay = 1, 0
@@ -178,7 +179,9 @@ class Controller:
         if (choice := self._validate([row.validation for row in rows if not math.isnan(row.validation)])) is not None:
             return choice
         dissimilarity = statistics.fmean(row.dissimilarity for row in rows)
-        return self._guard([row.loss for row in rows if row.loss > 0]) or self._choose(dissimilarity)
+        losses = [row.loss for row in rows if row.loss > 0]
+        self._loss = statistics.fmean(losses) if losses else math.nan
+        return self._guard(losses) or self._choose(dissimilarity)
 
     def _measure(self, rows: Sequence[RankMeasurements]) -> None:
         self._drift = ReplicaDrift(len(rows), self._drift.dissimilarity)
@@ -312,6 +315,8 @@ class Controller:
             is_proven=len(self._course) >= MIN_VALIDATIONS,
             dissimilarity=dissimilarity,
             is_settled=len(self._waited) > RECENT_ROWS and self._steps_since_change >= MIN_STEPS_BETWEEN_CHANGES,
+            step=self._step or 0,
+            loss=self._loss,
         )
         changed = self._adaptive.change(now, is_forced=code is not None)
         if changed is None:
@@ -516,4 +521,4 @@ class Controller:
             setattr(self, name, deque(value, maxlen=former.maxlen) if isinstance(former, deque) else value)
         self._stage = _Stage(state["_stage"])
         self._drift, self._encoding = ReplicaDrift(*state["_drift"]), GradientEncoding(*state["_encoding"])
-        self._adaptive = AdaptiveChoice(**state["_adaptive"])
+        self._adaptive = AdaptiveChoice.from_state(state["_adaptive"])

@@ -132,6 +132,36 @@ MIN_VALIDATIONS = _constant(
 VALIDATIONS_RISEN = _constant(
     "VALIDATIONS_RISEN", 2, "in a row", "so many of them", f"{_CHOSEN}: a single one may be chance"
 )
+TRIAL_SHARE = _constant(
+    "TRIAL_SHARE",
+    1 / 8,
+    "of the steps so far",
+    "a trial of averagings under Adam takes so many, where no validation loss is recorded",
+    f"{_CHOSEN}: with BSP_PER_TRIAL trials take at most a fifth of the steps so far",
+)
+BSP_PER_TRIAL = _constant(
+    "BSP_PER_TRIAL", 4, "steps of BSP", "for each step of a trial, before it and after it", _CHOSEN
+)
+MIN_TRIAL_STEPS = _constant(
+    "MIN_TRIAL_STEPS", 32, "steps", "of a trial at least, and two of its intervals", f"{_CHOSEN}: a row has 8 steps"
+)
+SETTLING_STEPS = _constant(
+    "SETTLING_STEPS",
+    24,
+    "steps",
+    "after a trial whose losses do not count",
+    f"{_CHOSEN}: rows count 8 steps late, have 8 steps, and the optimizer's moments need as many",
+)
+MAX_LOSS_LAG = _constant(
+    "MAX_LOSS_LAG",
+    0.01,
+    "of the loss",
+    "trials show that averagings keep the loss up if it will surely not be higher by more, however long the job goes on",
+    f"{_CHOSEN}: as MAX_VALIDATION_LAG",
+)
+TRIAL_ERROR_RATE = _constant(
+    "TRIAL_ERROR_RATE", 0.05, "probability", "of a wrong answer of all trials together", _CHOSEN
+)
 SAME_DATA_BELOW = _constant(
     "SAME_DATA_BELOW",
     0.25,

@@ -169,7 +169,7 @@ class Synchronizer:
     def record_validation(self, loss: torch.Tensor | float) -> None:
         """
         Record a loss on held-out data, evaluated inside `averaged()`, on any rank. `auto` takes back what makes it rise,
-        and averages under an adaptive optimizer only where it is recorded.
+        and under an adaptive optimizer needs no trials then to average.
         """
         self._timer.record_validation(loss)
 
