@@ -190,10 +190,10 @@ function line(pen: CanvasRenderingContext2D, ink: string, fromX: number, fromY: 
 }
 
 /** Whole decades on a log scale; else a margin, and zero where the values are near to it. */
-function yRange(low: number | null, high: number | null, log: boolean, limits: { value: number }[]): uPlot.Range.MinMax {
+function yRange(low: number | null, high: number | null, log: boolean, limits: { value: number }[], least = 1): uPlot.Range.MinMax {
   if (low === null || high === null) return log ? [100, 1e6] : [0, 1];
   const most = Math.max(high, ...limits.map(({ value }) => (value < 20 * high ? value : high)));
-  if (log) return [10 ** Math.floor(Math.log10(Math.max(1, low))), 10 ** Math.ceil(Math.log10(Math.max(10, most * 1.05)))];
+  if (log) return [10 ** Math.floor(Math.log10(Math.max(least, low))), 10 ** Math.ceil(Math.log10(Math.max(10 * least, most * 1.05)))];
   const margin = most === low ? Math.max(1, Math.abs(low) * 0.1) : (most - low) * 0.06;
   return [low >= 0 && low < most / 2 ? 0 : low - margin, most + margin];
 }
@@ -269,6 +269,12 @@ export interface CurveOptions {
   log: boolean;
   xText: (value: number) => string;
   yText: (value: number) => string;
+  /** What a log scale begins with at the lowest; 1 by default. */
+  least?: number;
+  /** A line has points of its own: it is drawn across those of the others. */
+  spansGaps?: boolean;
+  /** In the legend. */
+  xName?: string;
   marks: () => { x?: number; y?: number; text: string }[];
 }
 
@@ -288,7 +294,7 @@ export class CurveChart {
   }
 
   set(xs: number[], columns: (number | null)[][]): void {
-    const drawn = JSON.stringify([xs.length, xs.at(-1), columns.map((column) => [column[0], column.at(-1)])]);
+    const drawn = JSON.stringify([xs.length, xs.at(-1), columns.map((column) => [column[0], column[column.length >> 1], column.at(-1)])]);
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     this.data = [xs, ...columns] as uPlot.AlignedData;
@@ -304,21 +310,22 @@ export class CurveChart {
   }
 
   private settings(width: number): uPlot.Options {
-    const { lines, log, xText, yText } = this.options;
+    const { lines, log, xText, yText, least = 1, spansGaps = false, xName = "after" } = this.options;
     const decade = (value: number): boolean => !log || Math.log10(value) % 1 === 0;
     return {
       width, height: scaledHeight(this.options.height),
+      padding: [null, letters(30), null, null], // the last label of the axis is as wide
       cursor: { drag: { x: true, y: false }, points: { size: 5 } },
-      scales: { x: { time: false, distr: log ? 3 : 1 }, y: { distr: log ? 3 : 1, range: (_plot, low, high) => yRange(low, high, log, this.options.marks().flatMap(({ y }) => (y === undefined ? [] : [{ value: y }]))) } },
+      scales: { x: { time: false, distr: log ? 3 : 1 }, y: { distr: log ? 3 : 1, range: (_plot, low, high) => yRange(low, high, log, this.options.marks().flatMap(({ y }) => (y === undefined ? [] : [{ value: y }])), least) } },
       axes: [
         { ...axisStyle(), space: letters(60), size: letters(30), values: (_plot, splits) => splits.map((value) => (value !== null && decade(value) ? xText(value) : "")) },
         { ...axisStyle(), size: letters(64), values: (_plot, splits) => splits.map((value) => (value !== null && decade(value) ? yText(value) : "")) },
       ],
       series: [
-        { label: "after", value: (_plot, value) => (value === null ? "" : xText(value)) },
+        { label: xName, value: (_plot, value) => (value === null ? "" : xText(value)) },
         ...lines.map((each): uPlot.Series => ({
           label: each.label, stroke: colour(each.colour), width: each.width ?? 1.5, ...(each.dash ? { dash: each.dash } : {}),
-          points: { show: false }, value: (_plot, value) => (value === null ? "—" : yText(value)),
+          points: { show: false }, spanGaps: spansGaps, value: (_plot, value) => (value === null ? "—" : yText(value)),
         })),
       ],
       hooks: { draw: [(plot) => this.drawMarks(plot)], setLegend: [atStart], ready: [atStart] },

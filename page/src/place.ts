@@ -4,7 +4,7 @@ import { ROOT } from "./api.ts";
 import { changed, pathOf, routeOf, type Route, type ViewName } from "./route.ts";
 import { DEFAULT_RANGE, limitsOf, rangeOf, rangeParameters, timeText, zoneName, type Range, type Zone } from "./time.ts";
 
-const KEPT_ON_EVERY_VIEW = ["last", "from", "to", "at", "tz"];
+const KEPT_ON_EVERY_VIEW = ["last", "from", "to", "at", "tz", "mask"];
 
 class Place {
   route: Route = { view: null, name: null };

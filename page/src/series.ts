@@ -54,7 +54,9 @@ export class RangeRequest<T> {
     if (subject === null || (request === this.requested && (document.hidden || now - this.requestedAt < this.everyMs))) return;
     Object.assign(this, { requested: request, requestedAt: now });
     void fetchJson<T>(this.path(subject)).then((answer) => {
-      if (request === this.requested) this.onAnswer(answer);
+      if (request !== this.requested) return;
+      if (answer === null) this.requestedAt = Math.min(this.requestedAt, performance.now() - this.everyMs + REFRESH_MS); // a refusal is for now
+      this.onAnswer(answer);
     });
   }
 }

@@ -466,3 +466,68 @@ export interface HandledFinding {
   realtime_ns: number;
   until_realtime_ns: number | null;
 }
+
+export interface Deviations {
+  tau_ns: number;
+  adev: number | null;
+  tdev_ns: number | null;
+  mtie_ns: number | null;
+  tdev_low_ns: number | null;
+  mtie_low_ns: number | null;
+}
+
+export interface LimitVerdict {
+  quantity: string;
+  source: string;
+  outcome: string;
+  value_ns: number | null;
+  limit_ns: number | null;
+  tau_s: number | null;
+  reason: string | null;
+}
+
+export interface StabilityReport {
+  interval_ns: number;
+  samples: number;
+  gaps: number;
+  reference_changes: number;
+  longest_run_ns: number;
+  max_abs_te_ns: number | null;
+  constant_te_ns: number | null;
+  worst_constant_te_ns: number | null;
+  constant_te_blocks: number;
+  max_abs_te_low_ns: number | null;
+  range_high_ns: number | null;
+  deviations: Deviations[];
+  verdicts: { mask: string; outcome: string; limits: LimitVerdict[]; not_compared: string[] }[];
+  reasons: Record<string, string>;
+}
+
+export interface StabilitySeries {
+  channel: string | null;
+  report: StabilityReport | null;
+  problem: string | null;
+  references: string[];
+  left_out: string;
+}
+
+export interface MaskLimit {
+  quantity: string;
+  flat_ns: number | null;
+  segments: { after_s: number; until_s: number | null; base_ns: number; slope_ns_per_s: number }[];
+}
+
+export interface Mask {
+  name: string;
+  limits: MaskLimit[];
+}
+
+export interface StabilityAnswer {
+  as_of_realtime_ns: number;
+  begin_realtime_ns: number;
+  end_realtime_ns: number;
+  series: StabilitySeries[];
+  problem: string | null;
+  peers: string[];
+  masks: Mask[];
+}

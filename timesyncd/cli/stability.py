@@ -7,7 +7,6 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,8 @@ from timesyncd.cli._common import (
     report_damaged,
     store_place,
 )
-from timesyncd.stability.readings import Pair, Reading, sampling_interval_ns
-from timesyncd.stability.report import StabilityReport, stability_of
+from timesyncd.stability.readings import Reading
+from timesyncd.stability.report import StabilityReport, pair_stability, stability_of
 
 if TYPE_CHECKING:
     from timesyncd.store.engine import StoreLocation
@@ -29,8 +28,6 @@ EXAMPLES = (
     "timesyncd stability ptp --since 6h --against http://n2:8319",
 )
 
-#: From how many readings of the first node the sampling interval is estimated.
-_FIRST_READINGS = 1_001
 _PLOTS = (".pdf", ".png", ".svg")
 
 #: One line each, below the title of the output.
@@ -151,20 +148,16 @@ def _pair(args: Namespace, place: StoreLocation, span: tuple[int, int]) -> Serie
     if first is None or second is None:
         missing = place if first is None else args.against
         return Series(title, NOTES["pair"], None, f"{missing} has no source {args.source!r} that measures an offset")
-    begin = list(islice(first, _FIRST_READINGS))
-    pair = Pair(within_ns=(sampling_interval_ns(begin) or 0) // 2)
-    report = stability_of(pair.differences(chain(begin, first), second), span[1] - span[0])
-    problem = pair.counts.problem() or (None if report else "fewer than two readings at equal times in this span")
-    references = tuple(pair.counts.references)
-    note = " ".join(filter(None, (NOTES["pair"], _common_reference(references), pair.counts.left_out())))
-    return Series(title, note, report, problem, references)
+    pair = pair_stability(first, second, span[1] - span[0])
+    note = " ".join(filter(None, (NOTES["pair"], _common_reference(pair.references), pair.left_out)))
+    return Series(title, note, pair.report, pair.problem, pair.references)
 
 
 def _other_readings(args: Namespace, span: tuple[int, int]) -> Iterator[Reading] | None:
     """Of the other node; None: its source measures no offset. Raises ConfigError, SourceError, StoreError."""
-    from timesyncd.cli._stability_peer import peer_readings
     from timesyncd.store.engine import StoreLocation
     from timesyncd.store.time_errors import offset_readings
+    from timesyncd.web.peers import peer_readings
 
     if args.against.startswith(("http://", "https://")):
         return peer_readings(args.against, args.source, *span)

@@ -81,9 +81,12 @@ def _items(url: str, name: str) -> Iterator[Any]:
         yield from page["items"]
 
 
-def fetch_part(url: str, path: str) -> Any:
-    """One of them, or any other path of the API, as JSON. Raises Unreachable as `fetch_all` does."""
-    page, token = url.rstrip("/"), os.environ.get("TIMESYNCD_TOKEN")
+def fetch_part(url: str, path: str, token: str | None = None) -> Any:
+    """
+    One of them, or any other path of the API, as JSON. `token` None: TIMESYNCD_TOKEN of the environment. Raises Unreachable as
+    `fetch_all` does.
+    """
+    page, token = url.rstrip("/"), os.environ.get("TIMESYNCD_TOKEN") if token is None else token
     try:
         status, body = get_json(f"{page}/api/v1/{path}", token, RESPONSE_TIMEOUT_S)
     except (Unreachable, Malformed) as error:

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
+from timesyncd.client.api import is_http_url
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config.files import read_file
 from timesyncd.errors import ConfigError
@@ -257,6 +258,23 @@ class TokenSettings(Section):
     secret: SecretSettings
 
 
+def _http_url(text: str) -> str:
+    if not is_http_url(text):
+        raise ValueError("expected an address as http://n2.example:8319 or https://n2.example:8319")
+    return text
+
+
+class PeerSettings(Section):
+    """
+    `[[web.peer]]`: the daemon of the node `name`, at `url`, from which this daemon reads that node's measured offsets. It shows
+    the secret `token` there, which has the role `reader`.
+    """
+
+    name: Name
+    url: Annotated[str, AfterValidator(_http_url)]
+    token: SecretSettings | None = None
+
+
 class WebSettings(Section):
     """
     `[web]`: the page and the HTTP API.
@@ -272,6 +290,7 @@ class WebSettings(Section):
     client_ca: FilePath | None = None
     client_role: Role = "reader"
     token: list[TokenSettings] = []
+    peer: list[PeerSettings] = []
 
     @property
     def is_local(self) -> bool:

@@ -69,11 +69,40 @@ class StabilityReportMessage(Message):
 
 
 class StabilitySeries(Message):
-    """One series: of a clock source its offset, of a grandmaster one channel. `report` null: unknown, for `problem`."""
+    """
+    One series: of a clock source its offset, of a grandmaster one channel, of a pair the difference. `report` null: unknown, for
+    `problem`. Of a pair `references` are what both nodes were compared against, and `left_out` states what was not compared.
+    """
 
     channel: str | None
     report: StabilityReportMessage | None
     problem: str | None
+    references: list[str] = []
+    left_out: str = ""
+
+
+class MaskSegmentMessage(Message):
+    """The limit is `base_ns` + `slope_ns_per_s` x tau for tau in (`after_s`, `until_s`], in s; `until_s` null: without end."""
+
+    after_s: Number
+    until_s: Number | None
+    base_ns: Number
+    slope_ns_per_s: Number
+
+
+class MaskLimitMessage(Message):
+    """One quantity's limit: `flat_ns`, or by observation interval in `segments`."""
+
+    quantity: str
+    flat_ns: Number | None
+    segments: list[MaskSegmentMessage]
+
+
+class MaskMessage(Message):
+    """The limits of a mask that are known here, for a chart."""
+
+    name: str
+    limits: list[MaskLimitMessage]
 
 
 class TimeErrorReadings(Message):
@@ -95,10 +124,19 @@ class TimeErrorReadings(Message):
 
 
 class StabilityAnswer(Message):
-    """The stability of a source from `begin_realtime_ns` to `end_realtime_ns`, as measured: it is not the truth."""
+    """
+    The stability of a source of `node` from `begin_realtime_ns` to `end_realtime_ns`, as measured: it is not the truth.
+    `against` is the node whose source of the same name was subtracted; null: none. `problem`: why there is no series; null: there
+    is one, or more. `peers` are the other nodes that can be asked for, and `masks` the limits behind the verdicts.
+    """
 
     as_of_realtime_ns: RealtimeNs
+    node: str
     source: str
+    against: str | None = None
     begin_realtime_ns: Int64
     end_realtime_ns: Int64
     series: list[StabilitySeries]
+    problem: str | None = None
+    peers: list[str] = []
+    masks: list[MaskMessage] = []

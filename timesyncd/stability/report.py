@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from timesyncd.stability.masks import MASKS, MaskInput, MaskVerdict, Point, Quantity, judge
-from timesyncd.stability.readings import Placing, Reading, ReadingPlace, sampling_interval_ns
+from timesyncd.stability.readings import Pair, Placing, Reading, ReadingPlace, sampling_interval_ns
 from timesyncd.stability.streaming import IntervalSums, StabilitySums
 from timesyncd.stability.time_error import FILTER_INTERVAL_NS, BlockSums, LowPass
 
@@ -249,3 +249,26 @@ def stability_of(readings: Iterable[Reading], longest_ns: int = LONGEST_NS) -> S
     for reading in chain(first, ordered):
         meter.add(reading)
     return meter.report()
+
+
+@dataclass(frozen=True, slots=True)
+class PairStability:
+    """
+    The report of two nodes' difference. `report` None: unknown, for `problem`. `references`: what both nodes were compared
+    against; `left_out`: what was not compared, and why, as a sentence.
+    """
+
+    report: StabilityReport | None
+    problem: str | None
+    references: tuple[str, ...]
+    left_out: str
+
+
+def pair_stability(first: Iterable[Reading], second: Iterable[Reading], longest_ns: int = LONGEST_NS) -> PairStability:
+    """Of `first` minus `second`, both in order of time, at the readings of the first that have a partner of the same reference."""
+    ordered = iter(first)
+    begin = list(islice(ordered, _FIRST_READINGS))
+    pair = Pair(within_ns=(sampling_interval_ns(begin) or 0) // 2)
+    report = stability_of(pair.differences(chain(begin, ordered), second), longest_ns)
+    problem = pair.counts.problem() or (None if report else "fewer than two readings at equal times in this span")
+    return PairStability(report, problem, tuple(pair.counts.references), pair.counts.left_out())

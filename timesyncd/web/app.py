@@ -13,6 +13,7 @@ import errno
 import json
 import logging
 import ssl
+from collections import OrderedDict
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -25,7 +26,7 @@ from timesyncd import config
 from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
 from timesyncd.store.engine import StoreLocation
-from timesyncd.web import api, auth, connections, notes, openapi, page_files, past, stability, stream, tls
+from timesyncd.web import api, auth, connections, notes, openapi, page_files, past, peers, stability, stream, tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
 from timesyncd.web.stream import EventStream
@@ -132,6 +133,7 @@ async def serve(settings: config.WebSettings, view: View, store: StoreLocation |
         log.warning("web: %s", warning)
     app, limiter = application(view, settings.host, access, store), connections.ConnectionLimiter()
     app[LIMITER] = limiter
+    app[stability.PEERS] = peers.configured_peers(settings)
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
@@ -183,6 +185,7 @@ def application(view: View, listening: str, access: Access, store: StoreLocation
         app[api.STORE] = store
     app[LISTENING] = listening
     app[ACCESS] = access
+    app[stability.KEPT] = OrderedDict()
     app[stream.STREAM] = EventStream(view)
     app[stream.VIEWER_TASKS] = set()
     app[openapi.OPENAPI_JSON] = _openapi_json()

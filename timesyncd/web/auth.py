@@ -27,6 +27,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from aiohttp import web
 
+from timesyncd.client.api import is_private
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import Role, TokenSettings, WebSettings
 from timesyncd.errors import ConfigError
@@ -258,6 +259,11 @@ def access_warnings(settings: WebSettings) -> list[str]:
     roles = [token.role for token in settings.token] + ([settings.client_role] if settings.client_ca else [])
     if roles and all(role == "job" for role in roles):
         found.append("no client can read the page, the metrics or timesyncd status: no token has the role reader")
+    found += [
+        f"the token of the peer {peer.name} crosses the network unencrypted: give it an https address"
+        for peer in settings.peer
+        if peer.token is not None and not is_private(peer.url)
+    ]
     return found
 
 

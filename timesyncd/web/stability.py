@@ -1,6 +1,6 @@
 """
-The routes of a clock's stability: what `timesyncd stability` computes, from this daemon's store, and the readings that it
-needs of another node.
+The routes of a clock's stability: what `timesyncd stability` computes, from this daemon's store and from the readings that
+another node's daemon serves, and the readings themselves.
 
 They read in a thread, one answer at a time and of a bounded number of readings, since it costs the daemon's own time.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Annotated, TypeVar
 
@@ -19,57 +20,141 @@ from aiohttp import web
 from pydantic import Field
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.errors import StoreError
+from timesyncd.errors import Refused, SourceError, StoreError
 from timesyncd.messages.node import Message
 from timesyncd.messages.stability import (
+    MaskMessage,
     StabilityAnswer,
     StabilityReportMessage,
     StabilitySeries,
     TimeErrorReadings,
 )
+from timesyncd.stability.masks import MASKS
 from timesyncd.stability.readings import Reading
-from timesyncd.stability.report import stability_of
+from timesyncd.stability.report import StabilityReport, pair_stability, stability_of
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.history import sources
 from timesyncd.store.time_errors import channel_readings, offset_readings, time_error_channels
 from timesyncd.web.api import STORE, VIEW, not_found
-from timesyncd.web.query import NAME, TimeRangeQuery
+from timesyncd.web.peers import Peer
+from timesyncd.web.query import NAME, Name, TimeRangeQuery
 from timesyncd.web.responses import error_response, message_response
 from timesyncd.web.routes import Document, Route
 
 #: An hour at 8 readings a second is 28,800. A reading takes some 30 us.
 MAX_READINGS = 40_000
 DEFAULT_SPAN_NS = 3_600 * NS_PER_S
+_NO_STORE = "this daemon has no [store]"
+
+#: So many answers of a past span are kept: the viewers of one page ask for the same.
+MAX_KEPT = 16
+#: A sample reaches the store so long after it was taken.
+_LATE_NS = 10 * NS_PER_S
 
 _computing = threading.Lock()
+#: Of its own: two daemons that compare themselves with one another need each other's readings while both compute.
+_reading = threading.Lock()
+
+PEERS = web.AppKey("peers", Mapping[str, Peer])
+KEPT = web.AppKey("kept stability", OrderedDict[Hashable, StabilityAnswer])
+
+MASK_MESSAGES = [MaskMessage.model_validate(asdict(mask)) for mask in MASKS]
 
 _Answer = TypeVar("_Answer", bound=Message)
 
 
-class StabilityQuery(TimeRangeQuery):
+class ReadingsQuery(TimeRangeQuery):
     source: Annotated[
         str, Field(pattern=f"^{NAME}$", description="A clock source of this daemon, or a grandmaster that it polls.")
     ]
 
 
+class StabilityQuery(ReadingsQuery):
+    node: Annotated[
+        Name | None,
+        Field(description="The source's node: this daemon's own by default, or another that a `[[web.peer]]` names."),
+    ] = None
+    against: Annotated[
+        Name | None,
+        Field(description="A second such node, whose source of the same name is subtracted at equal times."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What one answer computes; `store` None: this daemon has none."""
+
+    store: StoreLocation | None
+    own: str
+    peers: Mapping[str, Peer]
+    source: str
+    node: str
+    against: str | None
+    span: tuple[int, int]
+
+    def readings(self, node: str) -> list[Reading]:
+        """Of the source of this name on `node`. Raises StoreError, and SourceError with the reason why they are unknown."""
+        if node == self.own:
+            if self.store is None:
+                raise Refused(_NO_STORE)
+            found = offset_readings(self.store, self.source, *self.span)
+            if found is None:
+                raise Refused(f"{node} has no source {self.source!r} that measures an offset")
+        elif node in self.peers:
+            found = self.peers[node].readings(self.source, *self.span)
+        else:
+            raise Refused(
+                f"this daemon stores single offsets of its own node alone, and no [[web.peer]] is named {node!r}; "
+                f"named are: {', '.join(sorted(self.peers)) or 'none'}"
+            )
+        used = list(islice(found, MAX_READINGS + 1))
+        if len(used) > MAX_READINGS:
+            raise Refused(_too_many())
+        return used
+
+
 async def stability(request: web.Request, query: StabilityQuery) -> web.Response:
-    now_ns, place = time.time_ns(), request.app.get(STORE)
-    since_ns, until_ns = query.span_ns(DEFAULT_SPAN_NS, now_ns)
+    now_ns, own = time.time_ns(), request.app[VIEW].node().node
+    span = query.span_ns(DEFAULT_SPAN_NS, now_ns)
+    peers, node = request.app.get(PEERS, {}), query.node or own
+    question = _Question(request.app.get(STORE), own, peers, query.source, node, query.against, span)
     answer = StabilityAnswer(
         as_of_realtime_ns=now_ns,
+        node=node,
         source=query.source,
-        begin_realtime_ns=since_ns,
-        end_realtime_ns=until_ns,
+        against=query.against,
+        begin_realtime_ns=span[0],
+        end_realtime_ns=span[1],
         series=[],
+        problem=_NO_STORE,
+        peers=sorted({own, *peers} - {node}),
+        masks=MASK_MESSAGES,
     )
+    if node == own and question.store is None:
+        return message_response(request, answer)
+    kept, key = request.app[KEPT], (query, node)
+    if query.until is not None and key in kept:
+        return message_response(request, kept[key])
 
-    def computed(place: StoreLocation, kind: str) -> StabilityAnswer:
-        return answer.model_copy(update={"series": _all_series(place, query.source, kind, since_ns, until_ns)})
+    def computed(kind: str | None) -> StabilityAnswer:
+        return answer.model_copy(update=_fields(question, kind))
 
-    return message_response(request, answer) if place is None else await _answer(request, place, query.source, computed)
+    response, found = await _answer(
+        request, _computing, question.store if node == own else None, query.source, computed
+    )
+    if found is not None and span[1] + _LATE_NS <= now_ns and _is_lasting(found):
+        kept[key] = found
+        if len(kept) > MAX_KEPT:
+            kept.popitem(last=False)
+    return response
 
 
-async def readings(request: web.Request, query: StabilityQuery) -> web.Response:
+def _is_lasting(answer: StabilityAnswer) -> bool:
+    """Whether the same question gets the same answer later: a node that does not respond may respond again."""
+    return answer.problem is None and any(series.report for series in answer.series)
+
+
+async def readings(request: web.Request, query: ReadingsQuery) -> web.Response:
     now_ns, place = time.time_ns(), request.app.get(STORE)
     since_ns, until_ns = query.span_ns(DEFAULT_SPAN_NS, now_ns)
     answer = TimeErrorReadings(
@@ -81,33 +166,43 @@ async def readings(request: web.Request, query: StabilityQuery) -> web.Response:
         at_ns=[],
         te_ns=[],
         reference=[],
-        problem="this daemon has no [store]",
+        problem=_NO_STORE,
     )
+    if place is None:
+        return message_response(request, answer)
 
-    def read(place: StoreLocation, kind: str) -> TimeErrorReadings:
+    def read(kind: str | None) -> TimeErrorReadings:
         return answer.model_copy(update=_columns(place, query.source, kind, since_ns, until_ns))
 
-    return message_response(request, answer) if place is None else await _answer(request, place, query.source, read)
+    return (await _answer(request, _reading, place, query.source, read))[0]
 
 
 async def _answer(
-    request: web.Request, place: StoreLocation, source: str, answer: Callable[[StoreLocation, str], _Answer]
-) -> web.Response:
-    """`answer` gets the store and the source's kind, in a thread."""
-    if not _computing.acquire(blocking=False):
-        return error_response(503, "another answer about stability is being computed: try again")
+    request: web.Request,
+    lock: threading.Lock,
+    store: StoreLocation | None,
+    source: str,
+    answer: Callable[[str | None], _Answer],
+) -> tuple[web.Response, _Answer | None]:
+    """What `answer` returns in a thread; it gets the source's kind in `store` (None: the source is another node's)."""
+    if not lock.acquire(blocking=False):
+        return error_response(503, "another answer about stability is being computed: try again"), None
     try:
-        known = await asyncio.to_thread(sources, place)
-        if source not in known:
-            return not_found("source", source, list(known))
-        return message_response(request, await asyncio.to_thread(answer, place, known[source]))
+        kind = None
+        if store is not None:
+            known = await asyncio.to_thread(sources, store)
+            if source not in known:
+                return not_found("source", source, list(known)), None
+            kind = known[source]
+        found = await asyncio.to_thread(answer, kind)
+        return message_response(request, found), found
     except StoreError as error:
-        return error_response(503, str(error))
+        return error_response(503, str(error)), None
     finally:
-        _computing.release()
+        lock.release()
 
 
-def _columns(place: StoreLocation, source: str, kind: str, since_ns: int, until_ns: int) -> dict[str, object]:
+def _columns(place: StoreLocation, source: str, kind: str | None, since_ns: int, until_ns: int) -> dict[str, object]:
     """The fields of TimeErrorReadings that depend on the store. Raises StoreError."""
     found = offset_readings(place, source, since_ns, until_ns)
     if found is None:
@@ -119,35 +214,72 @@ def _columns(place: StoreLocation, source: str, kind: str, since_ns: int, until_
     return {"at_ns": list(at_ns), "te_ns": list(te_ns), "reference": list(reference), "problem": None}
 
 
-def _all_series(place: StoreLocation, source: str, kind: str, since_ns: int, until_ns: int) -> list[StabilitySeries]:
-    """Raises StoreError."""
-    span = since_ns, until_ns
+def _fields(question: _Question, kind: str | None) -> dict[str, object]:
+    """The series of the answer, or the problem. Raises StoreError."""
+    try:
+        found = _all_series(question, kind)
+    except SourceError as error:
+        return {"problem": str(error)}
+    return {"series": found, "problem": None if found else "the store has no time errors of its channels in this span"}
+
+
+def _all_series(question: _Question, kind: str | None) -> list[StabilitySeries]:
+    """`kind` None: of another node. Raises StoreError, and SourceError with the reason why it is unknown."""
+    span, store, source = question.span, question.store, question.source
+    if question.against is not None:
+        return [_pair(question, question.against, kind)]
+    if store is None or kind is None:
+        return [_series(None, iter(question.readings(question.node)), MAX_READINGS, span)]
     if kind == "grandmaster":
-        channels = time_error_channels(place, source, *span)
+        channels = time_error_channels(store, source, *span)
         left = MAX_READINGS // max(1, len(channels))
-        return [_series(channel, channel_readings(place, source, channel, *span), left, span) for channel in channels]
-    readings = offset_readings(place, source, *span)
+        return [_series(channel, channel_readings(store, source, channel, *span), left, span) for channel in channels]
+    readings = offset_readings(store, source, *span)
     if readings is None:
         problem = f"a source of kind {kind} measures no offset from a reference"
         return [StabilitySeries(channel=None, report=None, problem=problem)]
     return [_series(None, readings, MAX_READINGS, span)]
 
 
+def _pair(question: _Question, against: str, kind: str | None) -> StabilitySeries:
+    """The question's node minus `against`. Raises as `_all_series`."""
+    if kind == "grandmaster":
+        raise Refused(f"a pair is of two nodes, and {question.source} is a grandmaster")
+    if against == question.node:
+        raise Refused(f"{against} is compared with itself: name another node")
+    span = question.span
+    found = pair_stability(question.readings(question.node), question.readings(against), max(span[1] - span[0], 1))
+    return StabilitySeries(
+        channel=None,
+        report=None if found.report is None else _message(found.report),
+        problem=found.problem,
+        references=list(found.references),
+        left_out=found.left_out,
+    )
+
+
 def _series(channel: str | None, readings: Iterator[Reading], most: int, span: tuple[int, int]) -> StabilitySeries:
     used = list(islice(readings, most + 1))
     if len(used) > most:
-        problem = f"more than {most:,} readings: ask for a shorter span, or use `timesyncd stability`"
-        return StabilitySeries(channel=channel, report=None, problem=problem)
+        return StabilitySeries(channel=channel, report=None, problem=_too_many(most))
     report = stability_of(used, max(span[1] - span[0], 1))
     if report is None:
         return StabilitySeries(channel=channel, report=None, problem="fewer than two readings in this span")
-    return StabilitySeries(channel=channel, report=StabilityReportMessage.model_validate(asdict(report)), problem=None)
+    return StabilitySeries(channel=channel, report=_message(report), problem=None)
+
+
+def _message(report: StabilityReport) -> StabilityReportMessage:
+    return StabilityReportMessage.model_validate(asdict(report))
+
+
+def _too_many(most: int | None = None) -> str:
+    return f"more than {most or MAX_READINGS:,} readings: ask for a shorter span, or use `timesyncd stability`"
 
 
 ROUTES = (
     Route(
         "/api/v1/stability",
-        "MTIE, TDEV, ADEV and time error of a source, and how they compare with the masks of ITU-T.",
+        "MTIE, TDEV, ADEV and time error of a source or of a pair of nodes, and how they compare with the masks of ITU-T.",
         "reader",
         stability,
         Document(StabilityAnswer),
@@ -160,7 +292,7 @@ ROUTES = (
         "reader",
         readings,
         Document(TimeErrorReadings),
-        StabilityQuery,
+        ReadingsQuery,
         (404, 503),
     ),
 )

@@ -12,9 +12,10 @@ import { timeOfDay, zoneName } from "../time.ts";
 import { RangeRequest, spanQuery } from "../series.ts";
 import { Track, aligned, held, withGaps } from "../track.ts";
 import type { Grandmaster, List, TimeErrorStep } from "../types.ts";
+import { StabilitySection } from "./stability.ts";
 import { Grandmasters, STATE_SIGNS, gnss, leftText, snmpErrorOf, spaced } from "./grandmaster.ts";
 
-const SECTIONS = ["gm-headline", "gm-holdover-section", "gm-cn0-section", "gm-followers-section"];
+const SECTIONS = ["gm-headline", "gm-holdover-section", "gm-cn0-section", "gm-followers-section", "gm-stability"];
 const ERRORS_EVERY_MS = 60_000;
 const CN0_LOWEST = 15, CN0_HIGHEST = 55;
 const MOST_READINGS = 400;
@@ -75,6 +76,7 @@ export class GrandmasterView {
   private requested = "";
   private requestedAt = -Infinity;
   private errors: TimeChart | null = null;
+  private readonly stability = new StabilitySection(byId("gm-stability"), "G.8272 PRTC-A");
   private readonly curve = new CurveChart(byId("gm-holdover"), {
     name: "error against UTC while it holds over", height: 280, log: false,
     lines: [{ label: "bound against UTC", colour: "warn", width: 2 }],
@@ -130,6 +132,7 @@ export class GrandmasterView {
     this.states.tick(data.name, now);
     this.loadErrors(data, now);
     this.errors?.redraw();
+    this.stability.render({ node: null, name: data.name, sources: [data.name], isGrandmaster: true }, now);
   }
 
   /** The bound from the poll on: to the end of the holdover budget, else for an hour. */

@@ -8,12 +8,14 @@ import { state } from "../state.ts";
 import type { NodeState } from "../types.ts";
 import { renderNode } from "./node.ts";
 import { NodeCharts } from "./node_charts.ts";
+import { StabilitySection } from "./stability.ts";
 
 const NODE_EVERY_MS = 2_000;
 const PARTS = ["hero", "band-section", "stack-section", "forecast-section", "sources-section", "terms-section"];
 
 export class NodeView {
   private readonly charts = new NodeCharts();
+  private readonly stability = new StabilitySection(byId("node-stability"), "G.8273.2 class A");
   private other: Entry<NodeState> | null = null;
   private name: string | null = null;
   private hasFailed = false;
@@ -37,10 +39,13 @@ export class NodeView {
     put(byId("node-note"), entry ? "" : this.hasFailed ? `This daemon knows no node named ${name}.` : "loading");
     byId("node-note").hidden = Boolean(entry);
     for (const part of PARTS) byId(part).hidden = !entry;
+    byId("node-stability").hidden = !entry;
     if (!entry) return;
     place.asOfNs = entry.data.published_realtime_ns;
     renderNode(entry.data, entry.receivedAt, now);
     this.charts.render(entry.data, now);
+    const sources = entry.data.sources.filter(({ kind }) => kind === "ptp" || kind === "utc").map((source) => source.name);
+    this.stability.render({ node: name === own ? null : name, name: entry.data.node, sources, isGrandmaster: false }, now);
   }
 
   private select(name: string | null, now: number): void {

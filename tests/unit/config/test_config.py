@@ -134,11 +134,11 @@ def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
     [
         (
             ("[web]", "[web]\nprot = 1"),
-            "t.toml: web.prot = 1: unknown key; did you mean port? allowed here: certificate, client_ca, client_role, host, key, port, token",
+            "t.toml: web.prot = 1: unknown key; did you mean port? allowed here: certificate, client_ca, client_role, host, key, peer, port, token",
         ),
         (
             ("[web]", '[web]\n"a\\nb" = 1'),
-            "t.toml: web.'a\\nb' = 1: unknown key; allowed here: certificate, client_ca, client_role, host, key, port, token",
+            "t.toml: web.'a\\nb' = 1: unknown key; allowed here: certificate, client_ca, client_role, host, key, peer, port, token",
         ),
         (
             ("[web]", "[wbe]"),
