@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from script_cases import CASES, Case, difference, judgement, named, run
+from script_cases import CASES, Case, difference, judgement, named, run, run_alone
 
 
 def results(state: Path) -> list[dict[str, str]]:
@@ -32,12 +32,12 @@ def tried(case: Case, folder: Path, what: str) -> str:
 
 def _tried(case: Case, folder: Path, what: str) -> str:
     if what == "bits":
-        differs = difference(
-            run(case, folder / "alone", audit=False), audited := run(case, folder / "with", audit=True)
-        )
+        alone, hung = run_alone(case, folder)
+        differs = difference(alone, audited := run(case, folder / "with", audit=True))
         if not differs and audited.status != case.status:
             differs = f"exit status {audited.status}: {audited.err[-300:]}"
-        return f"WRONG: {differs}" if differs else _healthy(audited.report)
+        found = f"WRONG: {differs}" if differs else _healthy(audited.report)
+        return f"{found} (without run-audit it did not end, {hung} times)" if hung else found
     if what.startswith("late"):
         _, rank, place = what.split()
         return judgement(case, run(case, folder, True, int(rank), place).report, int(rank), place)

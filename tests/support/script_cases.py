@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,12 +104,39 @@ def run(case: Case, folder: Path, audit: bool, late_rank: int = -1, place: str =
         # torch 2.13 gives a restarted attempt the store of the failed one, with the addresses of ranks that are gone, and
         # gloo waits for these until its time-out: with and without run-audit.
         environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environ | dict(case.environ)
-    )
+    status, printed, err = _ended(command, environ | dict(case.environ))
     report = folder / "audit" / "report.json"
     found = json.loads(report.read_text()) if report.exists() else {}
-    return Ran(done.returncode, tuple(sorted(re.findall("^bits of .*", done.stdout, re.MULTILINE))), found, done.stderr)
+    return Ran(status, tuple(sorted(re.findall("^bits of .*", printed, re.MULTILINE))), found, err)
+
+
+def _ended(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str]:
+    """Its status and what it printed. Raises TimeoutExpired; nothing that it started is left then."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, start_new_session=True
+    )
+    try:
+        printed, err = process.communicate(timeout=TIMEOUT_S)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    return process.returncode, printed, err
+
+
+def run_alone(case: Case, folder: Path) -> tuple[Ran, int]:
+    """
+    The script without run-audit, and how often it did not end before it did; at most twice, then raises TimeoutExpired.
+
+    torch 2.13 can stop for ever where a process group goes away before its last gradient is dropped: the main thread
+    joins gloo's threads and holds Python's lock, for which such a thread waits to drop a Python object of the call.
+    """
+    for attempt in range(2):
+        try:
+            return run(case, folder / f"alone-{attempt}", audit=False), attempt
+        except subprocess.TimeoutExpired:
+            shutil.rmtree(folder / f"alone-{attempt}", ignore_errors=True)
+    return run(case, folder / "alone", audit=False), 2
 
 
 def _command(case: Case) -> list[str]:
