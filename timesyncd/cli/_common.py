@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from timesyncd.client.preflight_check import DEFAULT_URL
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from timesyncd.config import Config
     from timesyncd.store.engine import StoreLocation
+
+T = TypeVar("T")
 
 DEFAULT_CONFIG = "/etc/timesyncd/timesyncd.toml"
 
@@ -136,6 +138,19 @@ def page_url(args: Namespace) -> str:
         )
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
     return f"{'https' if web.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{web.port}/"
+
+
+def parsed_reply(parse: Callable[[], T], url: str, path: str) -> T:
+    """What `parse` makes of a daemon's reply to `path`. Raises Malformed for a reply of another form than this version's."""
+    from pydantic import ValidationError
+
+    from timesyncd.client.api import unlike_timesyncd
+    from timesyncd.config import validation_text
+
+    try:
+        return parse()
+    except ValidationError as error:
+        raise unlike_timesyncd(url, path, validation_text(error, with_value=False)) from error
 
 
 def job_url(args: Namespace) -> str:

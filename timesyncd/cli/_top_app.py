@@ -32,7 +32,7 @@ from timesyncd.cli._top_data import (
     visible,
 )
 from timesyncd.cli._top_detail import DetailScreen, JobScreen
-from timesyncd.errors import Unreachable
+from timesyncd.errors import SourceError
 
 EVERY_S = 1.0
 
@@ -128,7 +128,7 @@ class TopApp(App[None]):
         """In a thread, with the rows: those of 10,000 nodes take a while."""
         try:
             found = self._feed.round()
-        except Unreachable as problem:
+        except SourceError as problem:
             self.call_from_thread(self._fail, str(problem))
             return
         self.call_from_thread(self._receive, found, {view: rows(view, found) for view in VIEWS})

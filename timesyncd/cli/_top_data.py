@@ -5,22 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
+from pydantic import BaseModel
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from timesyncd.cli._common import parsed_reply
 from timesyncd.cli.render import SEVERITIES, STYLES, plain_text, table_with_headings
 from timesyncd.cli.render_job import percent
 from timesyncd.client.api import fetch_part
 from timesyncd.messages.fleet import FleetMap
+from timesyncd.messages.jobs import JobState
+from timesyncd.messages.node import GrandmasterState, NodeState
 from timesyncd.messages.overview import GrandmasterBrief, JobBrief, Overview
 from timesyncd.messages.series import LatenessMatrix
 from timesyncd.messages.simulation import TrueOffset
 from timesyncd.units import duration_text, rounded_up_text, span_text
 
 View = Literal["fleet", "nodes", "jobs", "grandmasters"]
+M = TypeVar("M", bound=BaseModel)
+_DETAILS: Mapping[View, type[BaseModel]] = {"grandmasters": GrandmasterState, "jobs": JobState}
 VIEWS: tuple[View, ...] = ("fleet", "nodes", "jobs", "grandmasters")
 
 #: Of so many newest steps a job's view shows the lateness.
@@ -54,18 +60,23 @@ class DaemonFeed:
         self.page = page
 
     def round(self) -> Round:
-        """One round. Blocks; raises Unreachable."""
-        overview = Overview.model_validate(fetch_part(self.page, "fleet/overview"))
-        return Round(overview, FleetMap.model_validate(fetch_part(self.page, "fleet/map")))
+        """One round. Blocks; raises Unreachable and Malformed."""
+        return Round(self._fetched("fleet/overview", Overview), self._fetched("fleet/map", FleetMap))
 
     def detail(self, view: View, name: str) -> Any:
-        """All of one node, grandmaster or job as JSON. Blocks; raises Unreachable."""
-        return fetch_part(self.page, f"{view}/{quote(name, safe='')}")
+        """All of one node, grandmaster or job as JSON. Blocks; raises Unreachable and Malformed."""
+        path = f"{view}/{quote(name, safe='')}"
+        reply = fetch_part(self.page, path)
+        parsed_reply(lambda: _DETAILS.get(view, NodeState).model_validate(reply), self.page, path)
+        return reply
 
     def lateness(self, job_id: str) -> LatenessMatrix:
-        """A job's newest steps. Blocks; raises Unreachable, also where another daemon joins the job."""
-        path = f"jobs/{quote(job_id, safe='')}/lateness?steps={HEAT_STEPS}"
-        return LatenessMatrix.model_validate(fetch_part(self.page, path))
+        """A job's newest steps. Blocks; raises Unreachable, also where another daemon joins the job, and Malformed."""
+        return self._fetched(f"jobs/{quote(job_id, safe='')}/lateness?steps={HEAT_STEPS}", LatenessMatrix)
+
+    def _fetched(self, path: str, model: type[M]) -> M:
+        reply = fetch_part(self.page, path)
+        return parsed_reply(lambda: model.model_validate(reply), self.page, path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from timesyncd.cli._top_heat import (
     heat_text,
     ordered,
 )
-from timesyncd.errors import Unreachable
+from timesyncd.errors import SourceError
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, NodeState
 
@@ -99,12 +99,12 @@ class DetailScreen(ModalScreen[None]):
     def _ask_once(self) -> None:
         try:
             show, error = self.fetch(), ""
-        except Unreachable as problem:
+        except SourceError as problem:
             show, error = None, str(problem)
         self.app.call_from_thread(self._receive, show, error)
 
     def fetch(self) -> Callable[[], None]:
-        """Asks the daemon, in a thread; returns what shows the answers. Raises Unreachable."""
+        """Asks the daemon, in a thread; returns what shows the answers. Raises SourceError."""
         content = Group(*detail_parts(self.detail_view, self.feed.detail(self.detail_view, self.detail_name)))
         return lambda: self.query_one("#detail-content", Static).update(content)
 
@@ -249,7 +249,7 @@ class JobScreen(DetailScreen):
         show_tables = super().fetch()
         try:
             heat, problem = heat_of(self.feed.lateness(self.detail_name)), ""
-        except Unreachable as error:
+        except SourceError as error:
             heat, problem = None, str(error)
 
         def show() -> None:

@@ -8,8 +8,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument, add_url_argument, page_url
-from timesyncd.errors import ConfigError, Unreachable
+from timesyncd.cli._common import add_config_argument, add_url_argument, page_url, parsed_reply
+from timesyncd.errors import ConfigError, Malformed, Unreachable
 
 if TYPE_CHECKING:
     from timesyncd.messages.node import NodeState
@@ -57,8 +57,10 @@ def _node_state(args: Namespace) -> tuple[NodeState, str]:
     if args.runtime_dir is not None:
         return segment_node(args.runtime_dir), ""
     try:
-        return NodeState.model_validate(fetch_part(args.url or page_url(args), "node")), ""
-    except (ConfigError, Unreachable) as error:
+        url = args.url or page_url(args)
+        reply = fetch_part(url, "node")
+        return parsed_reply(lambda: NodeState.model_validate(reply), url, "node"), ""
+    except (ConfigError, Unreachable, Malformed) as error:
         if args.url is not None:
             raise
         warning = (

@@ -8,13 +8,13 @@ import re
 import socket
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from timesyncd.cli._common import add_config_argument, add_url_argument, is_missing, page_url
-from timesyncd.client.api import get_json
+from timesyncd.client.api import get_json, list_items, unlike_timesyncd
 from timesyncd.client.clock import find_runtime_dir
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.clocks import boot_id, time_namespace
@@ -181,30 +181,57 @@ def find_job(wanted: str, args: Namespace, folder: Path) -> RunningJob:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _PageJob:
+    """A job as a daemon's page lists it."""
+
+    id: str
+    name: str
+    uid: int
+    attempt: int
+    planned: PlannedPolicy
+
+    @classmethod
+    def of(cls, reply: Any, url: str) -> _PageJob:
+        """Raises Unreachable for a reply of another form."""
+        try:
+            plan = PlannedPolicy(str(reply["plan"]["policy"]), int(reply["plan"]["policy_version"]))
+            return cls(str(reply["job_id"]), str(reply["job"]), int(reply["uid"]), int(reply["attempt"]), plan)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unreachable(str(unlike_timesyncd(url, "jobs", "a job without its id, owner or plan"))) from error
+
+
 def _on_page(wanted: str, url: str) -> RunningJob:
     """An id is tried first: it needs no permission to list jobs."""
-    job = _fetched(url, f"jobs/{wanted}") if re.fullmatch(_ID, wanted) else None
-    if job is None:
-        job = _named(wanted, (_fetched(url, "jobs?limit=1000") or {"items": []})["items"])
-    id = job["job_id"]
-    return RunningJob(id, job["job"], job["uid"], lambda: _planned_on_page(_fetched(url, f"jobs/{id}")))
+    reply = _fetched(url, f"jobs/{wanted}") if re.fullmatch(_ID, wanted) else None
+    job = _named(wanted, _jobs_on_page(url)) if reply is None else _PageJob.of(reply, url)
+    return RunningJob(job.id, job.name, job.uid, lambda: _planned_on_page(url, job.id))
 
 
-def _named(wanted: str, jobs: list[dict[str, Any]]) -> dict[str, Any]:
+def _jobs_on_page(url: str) -> list[_PageJob]:
+    try:
+        found = list(list_items(lambda path: _fetched(url, path), url, "jobs"))
+    except Malformed as error:
+        raise Unreachable(str(error)) from error
+    return [_PageJob.of(each, url) for each in found]
+
+
+def _named(wanted: str, jobs: Sequence[_PageJob]) -> _PageJob:
     """The newest attempt of the jobs of this name; the user's own jobs take precedence over those of others."""
-    named = [job for job in jobs if job["job"] == wanted]
-    named = [job for job in named if job["uid"] == os.getuid()] or named
+    named = [job for job in jobs if job.name == wanted]
+    named = [job for job in named if job.uid == os.getuid()] or named
     if not named:
-        known = ", ".join(sorted({repr(job["job"]) for job in jobs})) or "none"
+        known = ", ".join(sorted({repr(job.name) for job in jobs})) or "none"
         raise ConfigError(f"no job {wanted!r}; known jobs: {known}")
-    if len({job["uid"] for job in named}) > 1:
-        ids = ", ".join(f"{job['job_id']} of user {job['uid']}" for job in named)
+    if len({job.uid for job in named}) > 1:
+        ids = ", ".join(f"{job.id} of user {job.uid}" for job in named)
         raise ConfigError(f"several jobs are named {wanted!r}: give one of the ids: {ids}")
-    return max(named, key=lambda job: int(job["attempt"]))
+    return max(named, key=lambda job: job.attempt)
 
 
-def _planned_on_page(job: dict[str, Any] | None) -> PlannedPolicy | None:
-    return None if job is None else PlannedPolicy(job["plan"]["policy"], job["plan"]["policy_version"])
+def _planned_on_page(url: str, id: str) -> PlannedPolicy | None:
+    reply = _fetched(url, f"jobs/{id}")
+    return None if reply is None else _PageJob.of(reply, url).planned
 
 
 def _fetched(url: str, what: str) -> Any:

@@ -47,8 +47,24 @@ def time_ns_of(text: str) -> int:
         raise ConfigError(f"{text!r} is no time; write 2026-03-01T03:00:00Z, or 2h for two hours ago") from error
 
 
+def _document(page: str, body: bytes) -> str:
+    """Raises Malformed for what is no post-mortem, so that none is saved for one."""
+    from timesyncd.client.api import unlike_timesyncd
+
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text.startswith("# Post-mortem"):
+        raise unlike_timesyncd(page, "postmortem", "no document in Markdown")
+    return text
+
+
 def run(args: Namespace) -> int:
-    """0 if the document was made, else 1. Raises ConfigError for no time, Unreachable without a daemon's reply."""
+    """
+    0 if the document was made, else 1. Raises ConfigError for no time, Unreachable without a daemon's reply, and Malformed
+    for a reply that is no document.
+    """
     import json
     import os
 
@@ -59,7 +75,7 @@ def run(args: Namespace) -> int:
     url = f"{page}/api/v1/postmortem?since={time_ns_of(args.since)}{until}"
     status, body = get(url, os.environ.get("TIMESYNCD_TOKEN"), RESPONSE_TIMEOUT_S)
     if status == 200:
-        print(body.decode(), end="")
+        print(_document(page, body), end="")
         return 0
     try:
         text = json.loads(body)["error"]

@@ -7,13 +7,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from timesyncd.cli._common import add_config_argument, add_url_argument, page_url
+from timesyncd.cli._common import add_config_argument, add_url_argument, page_url, parsed_reply
 from timesyncd.errors import TimesyncdError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from timesyncd.cli._nagios import Check
+    from timesyncd.cli.render import DaemonReplies
     from timesyncd.messages.jobs import JobState
     from timesyncd.messages.node import GrandmasterState, NodeState
 
@@ -52,40 +53,46 @@ def run(args: Namespace) -> int:
     if args.nagios:
         return _nagios(args)
     from timesyncd.cli.render import screen
-    from timesyncd.client.api import fetch_all
-    from timesyncd.messages.node import NodeState
 
-    answer = fetch_all(args.url or page_url(args))
+    answer, replies = _fetched(args.url or page_url(args))
     if args.name is not None:
         return _one(answer, args.name, args.json)
     _show(answer, args.json, screen(answer))
-    return 0 if NodeState.model_validate(answer["node"]).main_status == "SYNCHRONIZED" else 1
+    return 0 if replies.node.main_status == "SYNCHRONIZED" else 1
+
+
+def _fetched(url: str) -> tuple[dict[str, Any], DaemonReplies]:
+    """The daemon's replies as they came, and as messages. Raises Unreachable and Malformed."""
+    from timesyncd.cli.render import DaemonReplies
+    from timesyncd.client.api import fetch_all
+
+    answer = fetch_all(url)
+    return answer, parsed_reply(lambda: DaemonReplies.of(answer), url, "node, nodes, grandmasters, jobs, findings")
 
 
 def _nagios(args: Namespace) -> int:
     """Also what fails is a state of the check: without it a monitoring system would report a warning."""
-    from pydantic import ValidationError
-
     from timesyncd.cli._nagios import Check, State
 
     try:
         check = _check(args.url or page_url(args), args.name)
-    except (TimesyncdError, ValidationError) as error:
+    except TimesyncdError as error:
         check = Check(State.UNKNOWN, str(error))
     print(check.line)
     return int(check.state)
 
 
 def _check(url: str, name: str | None) -> Check:
-    """Of this node, on a hub without a clock of the fleet, or of what has this name. Raises Unreachable."""
+    """Of this node, on a hub without a clock of the fleet, or of what has this name. Raises Unreachable and Malformed."""
     from timesyncd.cli import _nagios
     from timesyncd.client import api
     from timesyncd.messages.node import GrandmasterState, NodeState
-    from timesyncd.messages.overview import Headline
+    from timesyncd.messages.overview import Overview
 
-    answer = api.fetch_all(url)
-    handled = api.fetch_part(url, "findings/handled?limit=1000")["items"]
-    headline, own = Headline.model_validate(answer["overview"]["headline"]), NodeState.model_validate(answer["node"])
+    answer, replies = _fetched(url)
+    handled = api.fetch_list(url, "findings/handled")
+    overview = parsed_reply(lambda: Overview.model_validate(answer["overview"]), url, "fleet/overview")
+    headline, own = overview.headline, replies.node
     named = _named(answer, own.node if name is None else name)
     if isinstance(named, str):
         return _nagios.Check(_nagios.State.UNKNOWN, named)

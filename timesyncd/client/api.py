@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -57,11 +57,17 @@ def fetch_all(url: str) -> dict[str, Any]:
     """
     Node, nodes, grandmasters, jobs, findings and the fleet's overview as JSON.
 
-    Raises Unreachable if no daemon responds there, or if it does not accept the token TIMESYNCD_TOKEN of the environment.
+    Raises Unreachable if no daemon responds there, or if it does not accept the token TIMESYNCD_TOKEN of the environment, and
+    Malformed for a list of another form.
     """
     lists = ("nodes", "grandmasters", "jobs", "findings")
     single = {"node": fetch_part(url, "node"), "overview": fetch_part(url, "fleet/overview")}
-    return single | {name: list(_items(url, name)) for name in lists} | {"cost": _cost(url)}
+    return single | {name: fetch_list(url, name) for name in lists} | {"cost": _cost(url)}
+
+
+def fetch_list(url: str, path: str) -> list[dict[str, Any]]:
+    """The items on all pages of a list. Raises Unreachable as `fetch_all` does, and Malformed."""
+    return list(list_items(lambda query: fetch_part(url, query), url, path))
 
 
 def _cost(url: str) -> Any:
@@ -72,13 +78,32 @@ def _cost(url: str) -> Any:
         return None
 
 
-def _items(url: str, name: str) -> Iterator[Any]:
-    """The items on all pages of a list."""
-    page = fetch_part(url, f"{name}?limit=1000")
-    yield from page["items"]
-    while page["next"] is not None:
-        page = fetch_part(url, f"{name}?limit=1000&cursor={page['next']}")
-        yield from page["items"]
+def list_items(fetch: Callable[[str], Any], url: str, path: str) -> Iterator[dict[str, Any]]:
+    """
+    The items on all pages of the list at `path`; `fetch` gets one page by its path. Raises Malformed for a page of another
+    form, and for one that returns to an earlier page.
+    """
+    cursor, cursors = "", {""}
+    while True:
+        page = fetch(f"{path}?limit=1000{cursor}")
+        items, more = (page.get("items"), page.get("next", False)) if isinstance(page, dict) else (None, None)
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise unlike_timesyncd(url, path, "no list of items")
+        yield from items
+        if more is None:
+            return
+        cursor = f"&cursor={more}"
+        if not isinstance(more, str) or cursor in cursors:
+            raise unlike_timesyncd(url, path, f"next is {str(more)[:80]!r}, which names no further page")
+        cursors.add(cursor)
+
+
+def unlike_timesyncd(url: str, path: str, reason: str) -> Malformed:
+    """The error for a reply whose form is not that of this version's API."""
+    return Malformed(
+        f"{_server(url)}: the reply to /api/v1/{path} is not as timesyncd gives it: {reason}; "
+        "name a daemon's address with --url, and use the same version of timesyncd on both sides"
+    )
 
 
 def fetch_part(url: str, path: str, token: str | None = None) -> Any:

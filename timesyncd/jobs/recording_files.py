@@ -16,7 +16,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from timesyncd.bound import Bound
-from timesyncd.client.api import get_json
+from timesyncd.client.api import get_json, list_items, unlike_timesyncd
 from timesyncd.config import read_file, validation_text
 from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.group_marks import GROUP_SUFFIX
@@ -394,8 +394,8 @@ def recording_of(url: str, wanted: str) -> Recording:
     try:
         return RecordingMessage.model_validate(_window(page, _id_of(page, wanted))).recording()
     except (ValueError, KeyError, TypeError) as error:
-        why = validation_text(error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
-        raise Malformed(f"{page}/: invalid recording of job {wanted!r}: {why}") from error
+        why = validation_text(error) if isinstance(error, ValidationError) else "it has another form"
+        raise unlike_timesyncd(page, f"jobs/{wanted}/window", why) from error
 
 
 def _id_of(page: str, wanted: str) -> str:
@@ -413,7 +413,11 @@ def _window(page: str, job_id: str) -> dict[str, Any]:
     path = f"jobs/{quote(job_id)}/window?limit=1000"
     whole: dict[str, Any] = _fetched(page, path)
     step = whole.get("next_step")
+    last = -1
     while step is not None:
+        if int(step) <= last:
+            raise ValueError("its next page is an earlier one")
+        last = int(step)
         more = _fetched(page, f"{path}&from_step={step}")
         for what in ("syncs", "steps", "requests"):
             whole[what] += more[what]
@@ -423,12 +427,7 @@ def _window(page: str, job_id: str) -> dict[str, Any]:
 
 
 def _jobs(page: str) -> list[dict[str, Any]]:
-    answer = _fetched(page, "jobs?limit=1000")
-    jobs = list(answer["items"])
-    while answer["next"] is not None:
-        answer = _fetched(page, f"jobs?limit=1000&cursor={answer['next']}")
-        jobs += answer["items"]
-    return jobs
+    return list(list_items(lambda path: _fetched(page, path), page, "jobs"))
 
 
 def _fetched(page: str, what: str) -> Any:

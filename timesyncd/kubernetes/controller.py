@@ -6,11 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from pydantic import ValidationError
 
-from timesyncd.client.api import get_json
-from timesyncd.errors import Malformed, Refused, SourceError
+from timesyncd.client.api import get_json, list_items, unlike_timesyncd
+from timesyncd.config import validation_text
+from timesyncd.errors import Refused, SourceError
 from timesyncd.kubernetes.api import Conflict, Forbidden, Gone, KubernetesApi, Missing
 from timesyncd.kubernetes.nodes import KubernetesNode, bound_ns, patch_of
 from timesyncd.messages.node import NodeState
@@ -124,17 +126,15 @@ class NodeController:
 
 def fleet_states(hub: str, token: str | None) -> States:
     """The state of each node that the hub knows, by name. Raises SourceError; Refused for a wrong token."""
-    found: States = {}
-    cursor = ""
-    while True:
-        status, body = get_json(f"{hub}/api/v1/nodes?limit=1000{cursor}", token, HUB_TIMEOUT_S)
+
+    def fetched(path: str) -> Any:
+        status, body = get_json(f"{hub}/api/v1/{path}", token, HUB_TIMEOUT_S)
         if status in (401, 403):
             raise Refused(f"{hub}/: the hub refuses the token (status {status}); it takes one of the role reader")
-        try:
-            found |= {(state := NodeState.model_validate(each)).node: state for each in body["items"]}
-            more = body["next"]
-        except (KeyError, TypeError, ValidationError) as error:
-            raise Malformed(f"{hub}/: its answer (status {status}) is no list of nodes") from error
-        if more is None:
-            return found
-        cursor = f"&cursor={more}"
+        return body
+
+    try:
+        states = [NodeState.model_validate(each) for each in list_items(fetched, hub, "nodes")]
+    except ValidationError as error:
+        raise unlike_timesyncd(hub, "nodes", validation_text(error, with_value=False)) from error
+    return {state.node: state for state in states}
