@@ -11,6 +11,7 @@ Half precision uses torch's own hook.
 from __future__ import annotations
 
 import math
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -68,11 +69,14 @@ class Gathered(Feedback):
         payload, index = self._payload(whole, bucket.buffer().dtype), bucket.index()
         self.sent_bytes += payload.octets.nbytes
         future, rows = gather(self._group, payload.octets)
+        # Weak: the thread of a group that runs this must not hold the group's last reference, since it would join itself.
+        on_gathered, has_feedback = weakref.WeakMethod(self._on_gathered), self._has_feedback
 
         def finish(gathered: torch.futures.Future[Any]) -> torch.Tensor:
             gathered.value()  # raises the error, if any; `rows` is uninitialized then
-            self._on_gathered(index, rows)
-            if self._has_feedback:
+            if (record := on_gathered()) is not None:
+                record(index, rows)
+            if has_feedback:
                 unsent = whole.clone()
                 payload.add(unsent, payload.octets, -1)
                 replace_if(payload.finite(rows), residual, unsent)

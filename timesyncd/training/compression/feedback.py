@@ -141,11 +141,14 @@ class Feedback(ABC):
         self.sent_bytes += whole.nbytes
         work = dist.all_reduce(whole, group=self._group, async_op=True)
         assert work is not None, "this process is in the group"
+        ranks = (
+            self._group.size()
+        )  # here: the thread of a group that runs this must not hold the group's last reference
 
         def finish(reduced: torch.futures.Future[Any]) -> torch.Tensor:
             reduced.value()  # raises the error, if any
             residual.masked_fill_(is_finite(whole), 0)
-            return write_average(whole.div_(self._group.size()), bucket)
+            return write_average(whole.div_(ranks), bucket)
 
         future: torch.futures.Future[Any] = work.get_future()
         return future.then(finish)

@@ -249,7 +249,8 @@ class Averaging:
 
     def take_transfers(self) -> list[Span]:
         """Begin and end of the transfers since the last call, as moments of the tensors' device."""
-        transfers, self._transfers = self._transfers, []
+        transfers = self._transfers[:]
+        del self._transfers[: len(transfers)]
         return transfers
 
     def set_anchors(self) -> None:
@@ -288,8 +289,10 @@ class Averaging:
         began = self._times.now()
         self._send(1, keep)
         if self._futures:
-            # On a device the callback's stream is behind the transfer.
-            self._futures[-1].add_done_callback(lambda _: self._transfers.append((began, self._times.now())))
+            # On a device the callback's stream is behind the transfer. It does not hold this object: a thread of the group
+            # runs it, and must not hold the group's last reference, since it would join itself.
+            transfers, times = self._transfers, self._times
+            self._futures[-1].add_done_callback(lambda _: transfers.append((began, times.now())))
 
     @torch.no_grad()
     def finish(self) -> None:

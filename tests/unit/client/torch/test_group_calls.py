@@ -111,11 +111,12 @@ def test_a_functional_collective_ends_where_its_tensor_is_waited_for(rank: Rank)
 def test_a_functional_collective_that_is_never_waited_for_stays_counted(rank: Rank) -> None:
     """Its end is not known. The number is taken."""
     group = distributed_c10d._get_default_group()
-    functional.all_reduce(torch.ones(4), "sum", group)
+    never = functional.all_reduce(torch.ones(4), "sum", group)
     assert functional.all_reduce(torch.ones(4), "sum", group).sum() == 4
 
     assert rank.counted == (1, {("all_reduce", 1, None): 1})
     assert [each.number for each in rank.marked()] == [1]
+    assert never.sum() == 4  # torch keeps what nothing waits for, and its group, until the process ends
 
 
 def test_a_compiled_graph_s_collectives_are_marked(rank: Rank) -> None:
