@@ -44,7 +44,8 @@ def broker() -> Iterator[Mosquitto]:
 
 @pytest.fixture
 def hub(broker: Mosquitto, tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess("hub", tmp_path / "hub", "", new_marker(), broker, hub=True) as daemon:
+    as_installed = ("env", "PYTHONMALLOC=malloc")  # docs/fleet.md
+    with DaemonProcess("hub", tmp_path / "hub", "", new_marker(), broker, hub=True, enter=as_installed) as daemon:
         yield daemon
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import gc
 import sys
+from pathlib import Path
 
 import pytest
 
 from timesyncd.daemon import memory
 from timesyncd.daemon.memory import CHECK_EVERY_NS, HeapTrimmer
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_hub_is_installed_with_the_allocator_that_returns_memory() -> None:
+    """Python's own keeps whole arenas after a flood; the floods of a hub are judged with the C library's."""
+    assert "`Environment=PYTHONMALLOC=malloc`" in (ROOT / "docs/fleet.md").read_text()
+    assert "{ name: PYTHONMALLOC, value: malloc }" in (ROOT / "deploy/kubernetes/base/hub.yaml").read_text()
+    assert '"PYTHONMALLOC=malloc"' in (ROOT / "tests/integration/test_floods_hub.py").read_text()
 
 
 def test_a_full_collection_follows_where_much_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
