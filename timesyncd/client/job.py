@@ -13,12 +13,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Interval
 from timesyncd.client.clock import Clock, find_runtime_dir
 from timesyncd.client.group_meter import GroupMeter
 from timesyncd.client.meter import Meter
-from timesyncd.client.recorder import Recorder
+from timesyncd.client.recorder import Recorder, recording_name
 from timesyncd.client.waiting import timeout_ns
 from timesyncd.clocks import NS_PER_S, SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.errors import AlignmentError
@@ -26,8 +27,12 @@ from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.group_marks import GROUP_SUFFIX
 from timesyncd.ipc.job_datagram import MAX_NAME, SOCKET_NAME, Header, job_id
 from timesyncd.ipc.job_segment import JobReader, Plan, Signals, segment_path
+from timesyncd.ipc.network_record import NETWORK_SUFFIX
 from timesyncd.ipc.wire_types import Code, CodedReason
 from timesyncd.units import duration_text
+
+if TYPE_CHECKING:
+    from timesyncd.client.network import NetworkRecorder
 
 #: A rank that waits announces itself this often: the daemon or the hub may have restarted.
 _ANNOUNCE_INTERVAL_NS = NS_PER_S
@@ -180,7 +185,9 @@ class Job:
         self._id = identity
         self._folder = marks = record_dir(record)
         self._group_meter: GroupMeter | None = None
+        self._network = None if marks is None else _network_recorder(marks, self.rank, identity)
         self.meter = Meter(folder / SOCKET_NAME, self._header, Recorder(marks, self.rank, identity) if marks else None)
+        self.meter.each_second = None if self._network is None else self._network.read_if_due
         atexit.register(self.close)
 
     def signals(self) -> Signals | None:
@@ -217,9 +224,15 @@ class Job:
             self._group_meter = GroupMeter(self._group_header, recorder)
         return self._group_meter
 
+    def record_network(self) -> None:
+        """Record the network's counters now, if anything is recorded: before the process closes its connections."""
+        if self._network is not None:
+            self._network.read()
+
     def close(self) -> None:
         """Send the last marks. Signals can still be read afterwards."""
         atexit.unregister(self.close)
+        self.record_network()
         self.meter.close()
         if self._group_meter is not None:
             self._group_meter.close()
@@ -265,6 +278,13 @@ class Job:
             joined_ns=self.joined_ns,
             past_growth_ppb=UNKNOWN_PAST_PPB if known is None else max(known.past_growth_ppb, known.gm_hard.growth_ppb),
         )
+
+
+def _network_recorder(folder: Path, rank: int, identity: str) -> NetworkRecorder:
+    """Imported only where a rank is recorded: others need none of it."""
+    from timesyncd.client.network import NetworkRecorder
+
+    return NetworkRecorder(folder / f"{recording_name(rank, identity)}{NETWORK_SUFFIX}")
 
 
 def half_width_ns(interval: Interval) -> int | None:

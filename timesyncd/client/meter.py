@@ -78,6 +78,7 @@ class Meter:
         self._signs = False
         self._hidden = False
         self._may_wait_unseen: Callable[[], bool] | None = None
+        self.each_second: Callable[[], None] | None = None  #: called by the thread that reports presence
         # Re-entrant: a signal handler may close, or mark, in the middle of a mark; the latter mark is lost.
         self._lock = threading.RLock()
         self._busy = False
@@ -233,6 +234,8 @@ class Meter:
 
     def report_presence(self) -> None:
         """Called once a second by a thread: report a long wait, and send the marks that no later mark would send."""
+        if self.each_second is not None:
+            self.each_second()
         self._ask_arrivals()
         with self._lock:
             if self._busy or not self._signs:

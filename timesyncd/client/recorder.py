@@ -18,6 +18,11 @@ _MAX_FILES = 1_000
 LENGTH = struct.Struct("<I")
 
 
+def recording_name(rank: int, job_id: str) -> str:
+    """Of the files of this process, without their suffix."""
+    return f"rank-{rank}-{os.getpid()}-{job_id[:8]}"
+
+
 class Recorder:
     """
     Writes a rank's datagrams to `<folder>/rank-<rank>-<pid>-<job><suffix>`; `<job>` is the first eight digits of `job_id`.
@@ -31,7 +36,7 @@ class Recorder:
     def __init__(self, folder: Path, rank: int, job_id: str, suffix: str = ".marks") -> None:
         self._folder = folder
         self._suffix = suffix
-        self._name = f"rank-{rank}-{os.getpid()}-{job_id[:8]}"
+        self._name = recording_name(rank, job_id)
         self._file: int | None = None
         self._size = 0
         self._ended = False

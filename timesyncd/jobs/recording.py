@@ -15,6 +15,7 @@ from typing import Self
 from pydantic import Field
 
 from timesyncd.ipc.job_datagram import Mark
+from timesyncd.ipc.network_record import NetworkRecord
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
 from timesyncd.jobs.exposed import OwnWait
@@ -65,7 +66,7 @@ class Recording:
     Synchronizations in the order of (step key, sync), and by rank its steps and its requests, in order. A rank without
     any mark is in none of them. `own_waits`: by step key and rank, of steps with groups. `notes`: sentences about what
     was not read. `calls`: what the ranks issued with and without a mark; None: unknown. `losses`: by rank, of the
-    recording's files alone; a hub keeps none.
+    recording's files alone; a hub keeps none. `networks`: by rank, as it saw its network; of files alone, too.
     """
 
     job: str
@@ -80,6 +81,7 @@ class Recording:
     groups: GroupRecording | None = None
     losses: Mapping[int, Sequence[LossMark]] = field(default_factory=dict)
     own_waits: Mapping[int, Mapping[int, OwnWait]] = field(default_factory=dict)
+    networks: Mapping[int, NetworkRecord] = field(default_factory=dict)
 
     @property
     def nodes(self) -> dict[int, str]:

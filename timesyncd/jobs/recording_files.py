@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from timesyncd.config import read_file, validation_text
 from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.group_marks import GROUP_SUFFIX
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, loss_of, step_text
+from timesyncd.ipc.network_record import MAX_RECORD_BYTES, NETWORK_SUFFIX, NetworkRecord, parse_network
 from timesyncd.jobs.arrivals import StepMark, Sync
 from timesyncd.jobs.group_recording import GroupRecording, block_places, recorded_groups
 from timesyncd.jobs.issued_calls import read_calls
@@ -196,7 +198,17 @@ def join(files: Sequence[RankFile]) -> Recording:
         notes=tuple(_notes(len(files) - len(run), _apart_ns(run), after)),
         groups=_groups(ranks, newest.world_size, after),
         losses={rank: losses for rank, each in kept.items() if (losses := _losses(each, after))},
+        networks=_networks(ranks),
     )
+
+
+def _networks(ranks: Mapping[int, RankFile]) -> dict[int, NetworkRecord]:
+    """From the files beside these; one that is missing or damaged is left out."""
+    found = {}
+    for rank, file in ranks.items():
+        with suppress(OSError, ValueError):
+            found[rank] = parse_network(read_file(file.path.with_suffix(NETWORK_SUFFIX), MAX_RECORD_BYTES))
+    return found
 
 
 def _groups(ranks: Mapping[int, RankFile], world_size: int, after: int) -> GroupRecording | None:

@@ -183,7 +183,7 @@ def test_a_killed_job_s_recording_ends_in_a_hang(folder: Path, monkeypatch: pyte
         subprocess.run([sys.executable, script, "1", folder], check=True)
         while not any(
             mark.kind == Kind.ARRIVAL
-            for path in folder.glob("rank-0-*")
+            for path in folder.glob("rank-0-*.marks")
             for each in recorded(path)
             for mark in each.marks
         ):

@@ -17,11 +17,13 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client.job import Job
+from timesyncd.client.packing import Packing
 from timesyncd.client.torch.communicators import Channel
 from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.stamps import HOST
 from timesyncd.client.torch.steps import Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.network_record import PackingPart
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -178,7 +180,10 @@ def _reduced(
 def _hooked(hook: Hook, state: object, bucket: GradBucket, record: Record | None) -> torch.futures.Future[torch.Tensor]:
     thread_state.hook = True
     try:
-        return hook(state, bucket)
+        if record is None or record.stamps is not HOST:  # a device packs by itself
+            return hook(state, bucket)
+        with Packing(PackingPart.HOOKS, record.bytes):
+            return hook(state, bucket)
     except BaseException:
         if record is not None:
             record.leave(failed=True)

@@ -127,6 +127,7 @@ def _send_at_the_end(job: Job, calls: IssuedCalls) -> None:
 
     @functools.wraps(destroy)
     def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        job.record_network()
         destroy(*args, **kwargs)
         job.meter.announce()
         calls.write()
