@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
-from timesyncd.audit import advice, bootstrap, buckets, groups, learning, measured, remedies, transfers
+from timesyncd.audit import advice, bootstrap, buckets, groups, learning, links, measured, remedies, transfers
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.mesh_remedies import MeshReplay, mesh_gains, mesh_replay
@@ -18,9 +19,13 @@ from timesyncd.audit.report import (
     DurationReport,
     EstimateReport,
     ExposedPartsReport,
+    ExposedShareReport,
     HangReport,
+    InterfaceReport,
     JobAdvice,
     LateSpanReport,
+    LinkReport,
+    NetworkReport,
     OverheadSourceReport,
     OwnWaitsReport,
     RankWait,
@@ -37,6 +42,7 @@ from timesyncd.jobs.issued_calls import IssuedCallCounts
 from timesyncd.jobs.missing_ranks import Hang, hang_text
 from timesyncd.jobs.onset import LateSpan
 from timesyncd.jobs.rare_waits import RareWaits
+from timesyncd.jobs.recording import Recording
 from timesyncd.jobs.stragglers import module_sizes
 from timesyncd.units import percentile
 
@@ -74,6 +80,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         buckets=None if of_buckets is None else _buckets(of_buckets),
         exposed_parts=None if isinstance(parts, str) else _exposed_parts(parts),
         no_exposed_parts=parts if isinstance(parts, str) else "",
+        network=_network(recording),
         before_after=_compared(before, now) if before is not None and before.is_account and now.is_account else None,
         method=attribution.method,
         clock_bound_ns=attribution.clock_bound_ns,
@@ -334,10 +341,13 @@ def _exposed_parts(found: transfers.TransferSplit) -> ExposedPartsReport:
         exposed=_duration(found.exposed),
         waiting=_duration(found.waiting),
         latency=_duration(found.latency),
+        serialization=_duration_or_none(found.serialization),
         bandwidth=_duration(found.bandwidth),
         rest=_duration(found.rest),
         saved_by_bandwidth=_duration(found.saved_by_bandwidth),
         saved_by_latency=_duration(found.saved_by_latency),
+        saved_by_serialization=_duration_or_none(found.saved_by_serialization),
+        shares=[ExposedShareReport.model_validate(asdict(share)) for share in found.shares],
         costs=[
             TransferCostReport(
                 kind=kind_text(cost.kind),
@@ -352,6 +362,23 @@ def _exposed_parts(found: transfers.TransferSplit) -> ExposedPartsReport:
         limit=found.limit,
         reason=found.reason,
     )
+
+
+def _network(recording: Recording) -> NetworkReport | None:
+    if not recording.networks:
+        return None
+    found = links.links_of(recording.networks)
+    interfaces = links.interfaces_of(recording.networks, found, recording.nodes)
+    return NetworkReport(
+        evidence=links.evidence_lines(found, interfaces),
+        links=[LinkReport(**{name: getattr(link, name) for name in LinkReport.model_fields}) for link in found],
+        interfaces=[InterfaceReport(**asdict(one)) for one in interfaces],
+        packing_ns=links.packing_ns(recording.networks),
+    )
+
+
+def _duration_or_none(found: transfers.Duration | None) -> DurationReport | None:
+    return None if found is None else _duration(found)
 
 
 def _duration(found: transfers.Duration) -> DurationReport:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from timesyncd.audit.measured import MIN_STEPS_WITHOUT_FIRST
 from timesyncd.audit.report import (
+    AdviceKind,
     AuditReport,
     BucketReport,
     DurationReport,
@@ -330,14 +331,15 @@ def exposed_part_lines(found: AuditReport) -> list[str]:
     """Sentences on what limits the synchronizations, and on what another link would save."""
     parts = found.exposed_parts
     if parts is None:
-        return [f"Latency and bandwidth are not separated: {found.no_exposed_parts}."]
+        return [f"Latency and bandwidth are not separated: {found.no_exposed_parts}.", *network_sentences(found)]
     shown = [
         ("waiting for ranks", parts.waiting),
         ("latency", parts.latency),
+        ("packing", parts.serialization),
         ("bandwidth", parts.bandwidth),
         ("not explained by these", parts.rest),
     ]
-    listed = ", ".join(f"{_with_error(part)} {name}" for name, part in shown)
+    listed = ", ".join(f"{_with_error(part)} {name}" for name, part in shown if part is not None)
     lines = [f"Of {short_duration(parts.exposed.ns)} that a step waits: {listed}."]
     lines += [
         f"{cost.kind}: {_with_error(cost.latency)} plus the transfer at {_megabytes(cost.bytes_per_s)} MB/s (95 %: {_rates(cost)})."
@@ -346,20 +348,46 @@ def exposed_part_lines(found: AuditReport) -> list[str]:
     lines.append(
         f"A link twice as fast would save {_with_error(parts.saved_by_bandwidth)} per step, half the latency {_with_error(parts.saved_by_latency)}."
     )
-    return [*lines, limit_text(found) or f"What limits the job is unknown: {parts.reason}."]
+    unknown = f"What limits the job is unknown: {parts.reason}."
+    return [*lines, limit_text(found) or " ".join([unknown, *network_sentences(found)])]
+
+
+_LIMITS = {
+    "waiting": "Most of the exposed time is waiting for ranks: a faster network saves little.",
+    "latency": "Most of the exposed time is latency: fewer and larger transfers save most.",
+    "serialization": "Most of the exposed time is packing and compressing: a cheaper compression, or none, saves most.",
+    "bandwidth": "Most of the exposed time is bandwidth: fewer bytes or a faster link save most.",
+    "loss": "Most of the exposed time depends on no size, and lost segments can explain it: repair the network first.",
+}
+
+#: The advice that shortens a part of the exposed time.
+_AGAINST: Mapping[str, tuple[AdviceKind, ...]] = {
+    "waiting": (AdviceKind.BATCH_SHARES, AdviceKind.MOVE_RANK, AdviceKind.SWAP_NODE),
+    "latency": (AdviceKind.BUCKETS, AdviceKind.LOCAL_STEPS),
+    "bandwidth": (AdviceKind.HALF_PRECISION, AdviceKind.LOCAL_STEPS),
+}
 
 
 def limit_text(found: AuditReport) -> str | None:
-    """One sentence; None: it is not known."""
-    parts = found.exposed_parts
-    match None if parts is None else parts.limit:
-        case "waiting":
-            return "Most of the exposed time is waiting for ranks: a faster network saves little."
-        case "latency":
-            return "Most of the exposed time is latency: fewer and larger transfers save most."
-        case "bandwidth":
-            return "Most of the exposed time is bandwidth: fewer bytes or a faster link save most."
-    return None
+    """
+    In one line what limits the synchronizations, what the best change against it saves, and what the connections show;
+    None: it is not known.
+    """
+    limit = "unknown" if found.exposed_parts is None else found.exposed_parts.limit
+    if limit == "unknown":
+        return None
+    parts = [_LIMITS[limit]]
+    priced = [one for one in found.advice if one.kind in _AGAINST.get(limit, ()) and one.gain is not None]
+    best = max(priced, key=lambda one: 0.0 if one.gain is None else one.gain.value, default=None)
+    if best is not None and best.gain is not None:
+        parts.append(f"Best change against it: {best.title}, which saves {percent(best.gain.value)} of the time.")
+    return " ".join([*parts, *network_sentences(found)])
+
+
+def network_sentences(found: AuditReport) -> list[str]:
+    """What the ranks' connections show; empty: nothing is known of them."""
+    lines = [] if found.network is None else found.network.evidence
+    return [f"{line[0].upper()}{line[1:]}." for line in lines]
 
 
 def _with_error(part: DurationReport) -> str:

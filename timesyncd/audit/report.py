@@ -277,25 +277,91 @@ class TransferCostReport(Message):
     bytes_per_s_high: Int64 | None
 
 
+class ExposedShareReport(Message):
+    """A part of the exposed time as a share of it, and half of its 95 % interval; "unknown" is the rest."""
+
+    part: Literal["waiting", "latency", "serialization", "bandwidth", "unknown"]
+    value: float
+    error: float
+
+
 class ExposedPartsReport(Message):
     """
-    The parts of a step's exposed time, in the mean of the ranks: `waiting`, `latency`, `bandwidth` and `rest` add up to
-    `exposed`. The rest is what the fitted `costs` do not explain.
+    The parts of a step's exposed time, in the mean of the ranks: `waiting`, `latency`, `serialization`, `bandwidth` and
+    `rest` add up to `exposed`. The rest is what the fitted `costs` do not explain. `serialization`: the CPU time of
+    packing and compressing, at least; null: not recorded, and a part of `bandwidth`. `shares`: the same as shares of
+    `exposed`, with errors of their own.
 
-    `limit`: the part that has more than half of it; "unknown": none for sure, for `reason`. A step would be
-    `saved_by_bandwidth` shorter if each link were twice as fast, `saved_by_latency` if each latency were half as long.
+    `limit`: the part that has more than half of it; "loss": that is the rest, and TCP sent so much again that it can
+    explain it; "unknown": none for sure, for `reason`. A step would be `saved_by_bandwidth` shorter if each link were
+    twice as fast, `saved_by_latency` if each latency were half as long, `saved_by_serialization` without any packing.
     """
 
     exposed: DurationReport
     waiting: DurationReport
     latency: DurationReport
+    serialization: DurationReport | None = None
     bandwidth: DurationReport
     rest: DurationReport
     saved_by_bandwidth: DurationReport
     saved_by_latency: DurationReport
+    saved_by_serialization: DurationReport | None = None
+    shares: list[ExposedShareReport] = Field(default_factory=list)
     costs: list[TransferCostReport]
-    limit: Literal["waiting", "latency", "bandwidth", "unknown"]
+    limit: Literal["waiting", "latency", "serialization", "bandwidth", "loss", "unknown"]
     reason: str
+
+
+class LinkReport(Message):
+    """
+    What `rank` sent to `peer` at `address` by TCP, since the connections were opened; null: the kernel does not give it.
+    `interface` null: both ranks are on one host.
+
+    `retransmitted` of `segments` were sent again. `rtt_ns`: smoothed, as of the last reading; `min_rtt_ns`: the smallest
+    of the last minutes. `busy_ns`: data was under way; of it, the receiver's window held the rank back for
+    `rwnd_limited_ns`, its own send buffer for `sndbuf_limited_ns`.
+    """
+
+    rank: Int64
+    peer: Int64
+    address: str
+    interface: str | None
+    sent_bytes: Int64 | None
+    retransmitted: Int64
+    segments: Int64 | None
+    rtt_ns: Int64 | None
+    min_rtt_ns: Int64 | None
+    delivery_bytes_per_s: Int64 | None
+    busy_ns: Int64 | None
+    rwnd_limited_ns: Int64 | None
+    sndbuf_limited_ns: Int64 | None
+
+
+class InterfaceReport(Message):
+    """
+    An interface that carries the job, over `elapsed_ns` of it: all traffic counts, and packets that it `dropped` or that
+    had `errors`.
+    """
+
+    node: str
+    name: str
+    elapsed_ns: Int64
+    sent_bytes: Int64
+    received_bytes: Int64
+    dropped: Int64
+    errors: Int64
+
+
+class NetworkReport(Message):
+    """
+    What the ranks saw of the network: facts, from which alone no cause follows. `evidence`: the worst of them as
+    sentences. `packing_ns`: the CPU time of packing and compressing in the whole recording, in the mean of the ranks.
+    """
+
+    evidence: list[str]
+    links: list[LinkReport]
+    interfaces: list[InterfaceReport]
+    packing_ns: Int64
 
 
 class LearningReport(Message):
@@ -416,7 +482,7 @@ class AuditReport(Message):
     order of gain (empty: the ranks are not comparable, or train apart), `advice` too, and last what has no price. `lateness_may_be_chance`: a rank that is not
     among the stragglers is late in most steps, but lateness that wanders looks the same in so few. `hang` null: the recording ends in none. `rare`
     null: no few steps hold most of the waiting. `unreduced_steps`: the steps in which no reduction is recorded. `buckets` null: no comparable ones are
-    recorded. `exposed_parts` null: there are none, because of `no_exposed_parts`. `method`: how ranks were compared (null: they could not be), within
+    recorded. `exposed_parts` null: there are none, because of `no_exposed_parts`. `network` null: no rank recorded its connections. `method`: how ranks were compared (null: they could not be), within
     +-`clock_bound_ns`. `own_overhead`: the share of the ranks' time that metering took.
 
     `groups` (the costliest first), `messages`: of a job that synchronizes in groups. Then the ranks are compared by
@@ -450,6 +516,7 @@ class AuditReport(Message):
     buckets: BucketReport | None
     exposed_parts: ExposedPartsReport | None = None
     no_exposed_parts: str = ""
+    network: NetworkReport | None = None
     before_after: BeforeAfter | None
     method: Method | None
     clock_bound_ns: Int64 | None

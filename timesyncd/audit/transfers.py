@@ -1,9 +1,11 @@
 """
-What the exposed synchronization time of a step consists of: waiting for ranks, latency, bandwidth, and a rest. Pure.
+What the exposed synchronization time of a step consists of: waiting for ranks, latency, packing (serialization),
+bandwidth, and a rest. Pure.
 
 A transfer of b bytes takes alpha + beta * b (R. Hockney, "The communication challenge for MPP", Parallel Computing 20,
-1994, eq. 1). Alpha and beta are fitted by the kind of synchronization, then the steps are replayed without beta's part,
-without both parts, and without any transfer. The differences add up to the exposed time.
+1994, eq. 1). Alpha and beta are fitted by the kind of synchronization. Of beta, the CPU time that the ranks measured for
+packing an octet is serialization, the rest is bandwidth. Then the steps are replayed without bandwidth, without packing,
+without latency, and without any transfer. The differences add up to the exposed time.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from statistics import fmean, median, stdev
 from typing import Literal
 
 from timesyncd.audit.buckets import BusyPeriod, ReductionCost, fit_cost
-from timesyncd.audit.headline import short_duration
+from timesyncd.audit.headline import percent, short_duration
+from timesyncd.audit.links import links_of, packing_ns_per_byte
 from timesyncd.audit.measured import Measured
 from timesyncd.audit.remedies import StepTime, replay
 from timesyncd.audit.timeline import RecordedStep, Run
+from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import Sync
 from timesyncd.jobs.recording import positions, same_step
 
@@ -34,7 +38,7 @@ MIN_STEPS = 4 * _PARTS
 #: A part of the exposed time above this share of it, by more than its error, is what limits the job.
 _MOST = 0.5
 
-Limit = Literal["waiting", "latency", "bandwidth", "unknown"]
+Limit = Literal["waiting", "latency", "serialization", "bandwidth", "loss", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,15 @@ class Duration:
 
     ns: float
     error_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of the exposed time as a share of it, and half of its 95 % interval."""
+
+    part: Limit
+    value: float
+    error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +76,28 @@ class KindCost:
 @dataclass(frozen=True, slots=True)
 class TransferSplit:
     """
-    A step's exposed time in the mean of the ranks: `waiting`, `latency` and `bandwidth` and `rest` add up to it. The
-    rest is what the fitted costs do not explain, and the transfers of kinds without a cost.
+    A step's exposed time in the mean of the ranks: `waiting`, `latency`, `serialization`, `bandwidth` and `rest` add up
+    to it. The rest is what the fitted costs do not explain, and the transfers of kinds without a cost.
 
-    `limit`: the part with more than half of it; "unknown": none for sure, for `reason`. `saved_by_bandwidth`: what a
-    step would save if each link were twice as fast; `saved_by_latency`: if each latency were half as long.
+    `serialization` None: the ranks did not record their packing, which is then a part of `bandwidth`. It is at least so
+    much: what a hook's future does later, in another thread, is not counted. `shares`: of the exposed time, "unknown" is
+    the rest; empty: no time is exposed.
+
+    `limit`: the part with more than half of it; "loss": that is the rest, and TCP sent so much again that it can explain
+    the rest; "unknown": none for sure, for `reason`. `saved_by_bandwidth`: what a step would save if each link were twice
+    as fast; `saved_by_latency`: if each latency were half as long; `saved_by_serialization`: without any packing.
     """
 
     exposed: Duration
     waiting: Duration
     latency: Duration
+    serialization: Duration | None
     bandwidth: Duration
     rest: Duration
     saved_by_bandwidth: Duration
     saved_by_latency: Duration
+    saved_by_serialization: Duration | None
+    shares: tuple[Share, ...]
     costs: tuple[KindCost, ...]
     limit: Limit
     reason: str
@@ -92,6 +113,44 @@ class _Period:
 
 _Costs = Mapping[int, ReductionCost]
 _Places = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """
+    The CPU time for an octet of each kind that the ranks pack; `error`: of it, as a share, by how far the ranks differ.
+    """
+
+    ns_per_byte: Mapping[int, float]
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What a transfer consists of: fitted costs and measured packing by kind, and the kinds and sizes by place."""
+
+    costs: _Costs
+    packing: _Packing
+    places: _Places
+
+    def saved_ns(self, without: _Without) -> dict[str, float]:
+        """By place: what its transfer would be shorter by."""
+        saved = {}
+        for place, (kind, size) in self.places.items():
+            if (cost := self.costs.get(kind)) is not None and size:
+                packing = min(self.packing.ns_per_byte.get(kind, 0.0), cost.ns_per_byte)
+                by_size = without.packing * packing + without.bandwidth * (cost.ns_per_byte - packing)
+                saved[place] = without.latency * cost.latency_ns + by_size * size
+        return saved
+
+
+@dataclass(frozen=True, slots=True)
+class _Without:
+    """The shares of the parts of a transfer that are left out in a replay."""
+
+    latency: float = 0
+    packing: float = 0
+    bandwidth: float = 0
 
 
 def divide(now: Measured, runs: Sequence[Run]) -> TransferSplit | str:
@@ -113,10 +172,30 @@ def divide(now: Measured, runs: Sequence[Run]) -> TransferSplit | str:
             "no kind of synchronization was recorded in sizes that differ by a factor of two, so latency and bandwidth "
             "cannot be separated: record once with other sizes (bucket_cap_mb_list)"
         )
-    places = _places(now)
-    whole = _shares(runs, common, places)
-    each = [_shares(some, part, places) for some, part in zip(_in_parts(runs), parts, strict=True)]
-    return _split(whole, each, tuple(_kind_costs(by_step, common, parts)))
+    places, packing = _places(now), _packing(now)
+    whole = _shares(runs, _Model(common, packing, places))
+    each = [_shares(some, _Model(part, packing, places)) for some, part in zip(_in_parts(runs), parts, strict=True)]
+    split = _split(whole, each, tuple(_kind_costs(by_step, common, parts)), packing)
+    if not now.recording.networks:
+        known = tuple(share for share in split.shares if share.part != "serialization")
+        split = replace(split, serialization=None, saved_by_serialization=None, shares=known)
+    limit, reason = _limit(split, _most_by_loss_ns(now))
+    return replace(split, limit=limit, reason=reason)
+
+
+def _packing(now: Measured) -> _Packing:
+    found = packing_ns_per_byte(now.recording.networks)
+    if not found or not (mean := fmean(found)):
+        return _Packing({}, 0.0)
+    return _Packing({Kind.HOOK: mean}, (max(found) - min(found)) / (2 * mean))
+
+
+def _most_by_loss_ns(now: Measured) -> float:
+    """What retransmissions can have delayed a step; 0: so few that they show nothing."""
+    links = links_of(now.recording.networks)
+    if not any(link.is_lossy for link in links):
+        return 0.0
+    return sum(link.retransmit_limit_ns for link in links) / max(1, now.recorded_steps)
 
 
 def fitted(periods: Sequence[_Period]) -> dict[int, ReductionCost]:
@@ -198,30 +277,34 @@ class _Shares:
     exposed: float
     waiting: float
     latency: float
+    serialization: float
     bandwidth: float
     rest: float
     saved_by_bandwidth: float
     saved_by_latency: float
+    saved_by_serialization: float
 
 
-def _shares(runs: Sequence[Run], costs: _Costs, places: _Places) -> _Shares:
-    def replayed(latency: float, bandwidth: float) -> list[StepTime]:
-        """With these shares of the fitted parts left out."""
-        return replay(_shortened(runs, costs, places, latency, bandwidth))
+def _shares(runs: Sequence[Run], model: _Model) -> _Shares:
+    def replayed(without: _Without) -> list[StepTime]:
+        return replay(_shortened(runs, model.saved_ns(without)))
 
     as_recorded = replay(runs)
     exposed, length = _exposed_ns(as_recorded), _length_ns(as_recorded)
-    without_bandwidth = _exposed_ns(replayed(0, 1))
-    without_both = _exposed_ns(replayed(1, 1))
+    without_bandwidth = _exposed_ns(replayed(_Without(bandwidth=1)))
+    without_bytes = _exposed_ns(replayed(_Without(bandwidth=1, packing=1)))
+    without_all = _exposed_ns(replayed(_Without(bandwidth=1, packing=1, latency=1)))
     waiting = _exposed_ns(replay([replace(run, steps=tuple(map(_at_once, run.steps))) for run in runs]))
     return _Shares(
         exposed=exposed,
         waiting=waiting,
-        latency=without_bandwidth - without_both,
+        latency=without_bytes - without_all,
+        serialization=without_bandwidth - without_bytes,
         bandwidth=exposed - without_bandwidth,
-        rest=without_both - waiting,
-        saved_by_bandwidth=length - _length_ns(replayed(0, 0.5)),
-        saved_by_latency=length - _length_ns(replayed(0.5, 0)),
+        rest=without_all - waiting,
+        saved_by_bandwidth=length - _length_ns(replayed(_Without(bandwidth=0.5))),
+        saved_by_latency=length - _length_ns(replayed(_Without(latency=0.5))),
+        saved_by_serialization=length - _length_ns(replayed(_Without(packing=1))),
     )
 
 
@@ -237,12 +320,8 @@ def _at_once(step: RecordedStep) -> RecordedStep:
     return replace(step, transfers_ns=(0,) * len(step.transfers_ns))
 
 
-def _shortened(runs: Sequence[Run], costs: _Costs, places: _Places, latency: float, bandwidth: float) -> list[Run]:
-    """Without these shares of what the model says of each transfer; a transfer never becomes negative."""
-    saved_ns = {}
-    for place, (kind, size) in places.items():
-        if (cost := costs.get(kind)) is not None and size:
-            saved_ns[place] = latency * cost.latency_ns + bandwidth * cost.ns_per_byte * size
+def _shortened(runs: Sequence[Run], saved_ns: Mapping[str, float]) -> list[Run]:
+    """Each transfer shorter by what is saved at its place; it never becomes negative."""
 
     def shortened(step: RecordedStep) -> RecordedStep:
         both = zip(step.places, step.transfers_ns, strict=True)
@@ -252,24 +331,48 @@ def _shortened(runs: Sequence[Run], costs: _Costs, places: _Places, latency: flo
     return [replace(run, steps=tuple(map(shortened, run.steps))) for run in runs]
 
 
-def _split(whole: _Shares, parts: Sequence[_Shares], costs: tuple[KindCost, ...]) -> TransferSplit:
-    def duration(of: Callable[[_Shares], float]) -> Duration:
-        return Duration(of(whole), _half_interval([of(part) for part in parts]))
+def _split(whole: _Shares, parts: Sequence[_Shares], costs: tuple[KindCost, ...], packing: _Packing) -> TransferSplit:
+    def duration(of: Callable[[_Shares], float], error: float = 0.0) -> Duration:
+        return Duration(of(whole), _half_interval([of(part) for part in parts]) + error * abs(of(whole)))
 
-    found = TransferSplit(
+    return TransferSplit(
         exposed=duration(lambda shares: shares.exposed),
         waiting=duration(lambda shares: shares.waiting),
         latency=duration(lambda shares: shares.latency),
+        serialization=duration(lambda shares: shares.serialization, packing.error),
         bandwidth=duration(lambda shares: shares.bandwidth),
         rest=duration(lambda shares: shares.rest),
         saved_by_bandwidth=duration(lambda shares: shares.saved_by_bandwidth),
         saved_by_latency=duration(lambda shares: shares.saved_by_latency),
+        saved_by_serialization=duration(lambda shares: shares.saved_by_serialization, packing.error),
+        shares=tuple(_part_shares(whole, parts, packing)),
         costs=costs,
         limit="unknown",
         reason="",
     )
-    limit, reason = _limit(found)
-    return replace(found, limit=limit, reason=reason)
+
+
+_PART_OF: Mapping[Limit, Callable[[_Shares], float]] = {
+    "waiting": lambda shares: shares.waiting,
+    "latency": lambda shares: shares.latency,
+    "serialization": lambda shares: shares.serialization,
+    "bandwidth": lambda shares: shares.bandwidth,
+    "unknown": lambda shares: shares.rest,
+}
+
+
+def _part_shares(whole: _Shares, parts: Sequence[_Shares], packing: _Packing) -> Iterator[Share]:
+    """
+    Each is a ratio of sums over the steps, and its error that of such a ratio (W. Cochran, Sampling Techniques, 1977,
+    chapter 6): a slow spell makes all of a step longer, and then the share varies less than the time. Nothing exposed: none.
+    """
+    if whole.exposed <= 0:
+        return
+    mean = fmean(part.exposed for part in parts)
+    for name, of in _PART_OF.items():
+        value = of(whole) / whole.exposed
+        error = _half_interval([of(part) - value * part.exposed for part in parts]) / mean
+        yield Share(name, value, error + (packing.error * abs(value) if name == "serialization" else 0.0))
 
 
 def _half_interval(values: Sequence[float]) -> float:
@@ -277,23 +380,23 @@ def _half_interval(values: Sequence[float]) -> float:
     return _STUDENT * stdev(values) / math.sqrt(len(values))
 
 
-def _limit(found: TransferSplit) -> tuple[Limit, str]:
-    exposed_ns = found.exposed.ns
-    if exposed_ns <= 0:
+def _limit(found: TransferSplit, most_by_loss_ns: float) -> tuple[Limit, str]:
+    """`most_by_loss_ns`: what segments that were sent again can explain of a step, at most."""
+    if not found.shares:
         return "unknown", "no step exposes any synchronization time"
-    parts: dict[Limit, Duration] = {
-        "waiting": found.waiting,
-        "latency": found.latency,
-        "bandwidth": found.bandwidth,
-    }
-    largest = max(parts, key=lambda name: parts[name].ns)
-    part = parts[largest]
-    if part.ns - part.error_ns > _MOST * exposed_ns:
-        return largest, ""
+    by_loss = 0 < found.rest.ns <= most_by_loss_ns
+    named = [replace(share, part="loss") if share.part == "unknown" else share for share in found.shares]
+    largest = max((share for share in named if share.part != "loss" or by_loss), key=lambda share: share.value)
+    if largest.value - largest.error > _MOST:
+        return largest.part, ""
     return "unknown", (
-        f"{largest} has the largest part, {short_duration(part.ns)} +- {short_duration(part.error_ns)} of "
-        f"{short_duration(exposed_ns)}: not for sure more than half"
+        f"{_NAMES.get(largest.part, largest.part)} has the largest part, {percent(largest.value, 0)} \N{PLUS-MINUS SIGN} "
+        f"{percent(largest.error, 0)} of {short_duration(found.exposed.ns)}: not for sure more than half"
     )
+
+
+#: For people, where the name of a part is none.
+_NAMES: Mapping[Limit, str] = {"loss": "what retransmissions may explain", "serialization": "packing"}
 
 
 def _kind_costs(by_step: Sequence[Sequence[_Period]], costs: _Costs, parts: Sequence[_Costs]) -> Iterator[KindCost]:
