@@ -33,7 +33,7 @@ _CHUNK, _BATCH = 1 << 16, 1_000
 #: A longer line is cut and reported as an error: otherwise a binary file could be one line.
 _LONGEST_LINE = 1 << 16
 
-_NO_LOG = "no line is one of a log of ptp4l, phc2sys or chronyd either"
+_NO_LOG = "no line is one of a log of ptp4l, phc2sys or chronyd either (of journalctl, give -o short or -o json)"
 
 #: Receives the amount that is done: bytes or rows.
 OnProgress = Callable[[int], None]

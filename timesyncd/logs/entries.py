@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.logs.instances import Instance, Instances
-from timesyncd.logs.lines import PHC2SYS, PTP4L, LogLine, Lost, Marker, parse_line
+from timesyncd.logs.lines import PHC2SYS, PTP4L, Head, LogLine, Lost, Marker, Origin, parse_line
 from timesyncd.logs.messages import (
     ClockCheck,
     Measurement,
@@ -71,18 +71,26 @@ def concerns(entry: Entry, program: str, instances: Instances) -> bool:
 
 def read_entries(lines: Iterable[str]) -> Iterator[Entry]:
     """The messages of ptp4l and phc2sys in the lines of a log; a line without a line feed is the last one, maybe cut."""
-    boot, boots = 0, dict[str, int]()
+    boot, boots, file = 0, dict[str, int](), ""
     for number, line in enumerate(lines, start=1):
         found = parse_line(line)
         if isinstance(found, LogLine):
             count = boot if found.boot is None else boots.setdefault(found.boot, len(boots))
+            if file:
+                found = found._replace(origin=_in_file(found.origin, file))
             yield _entry(number, found, count, is_whole=line.endswith(_END) or line.startswith("{"))
         elif isinstance(found, Lost):
             yield Entry(number, None, None, found)
+        elif isinstance(found, Head):
+            file = found.name
         elif found is Marker.BOOT:
             boot += 1
         elif found is Marker.CUT:
             yield Entry(number, None, None, Unreadable(may_hide_step=True))
+
+
+def _in_file(origin: Origin, file: str) -> Origin:
+    return origin._replace(host=f"{file} {origin.host}" if origin.host else file)
 
 
 def _entry(number: int, found: LogLine, boot: int, is_whole: bool) -> Entry:

@@ -19,6 +19,11 @@ PTP4L, PHC2SYS = "ptp4l", "phc2sys"
 _OTHERS = ("ts2phc", "timemaster", "pmc", "nsm", "phc_ctl", "hwstamp_ctl", "tz2alt")
 
 _STAMP = re.compile(r"\[\s*(\d{1,12}\.\d{3})\]")
+#: A field of an entry over several lines (journalctl -o export, verbose, json-pretty), whose pid is in another line.
+_FIELD = re.compile(r'\s*"?MESSAGE"?\s*[=:]\s*"?')
+_COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+_LINE_NUMBER = re.compile(r"(?:^|(?<=:))\d+[:-](?=[A-Za-z])")
+_HEAD = re.compile(r"==> (?P<name>.+) <==")
 _ATTACHED = re.compile(r"(?:^|.*\s)(\S+)$", re.DOTALL)
 _IDENT = re.compile(r"(?P<head>(?:.*\s)?)(?:<\d+>)?(?P<program>[^\s\[\]:<>]+)(?:\[(?P<pid>\d+)\])?:\s*")
 _RFC5424 = re.compile(
@@ -32,7 +37,12 @@ _MEASUREMENT = re.compile(r"\boffset\b.*\bfreq\b|\brms\b.*\bmax\b")
 
 #: A token of the date and time that stand before the host's name.
 _TIME = re.compile(r"\d{1,2}:\d{2}:\d{2}\S*|\d{4}-\d{2}-\d{2}\S*|\[?\d*\.\d+\]?|<?[+-]?\d+\.\d+>?\]|\d+|[+-]\d{4}")
+#: A word of a date, a time zone, or a stream's name as containers log it.
+_DATE_WORD = re.compile(r"[^\W\d_]{1,4}[.,]?|stdout|stderr|\W+")
 _ZONE = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\S* [A-Z]{2,5}$")
+
+#: journalctl -o json-sse puts it before each entry.
+_EVENT = "data: "
 
 _BOOT = re.compile(r"-- (?:Boot \w+|Reboot) --|\bkernel: (?:\[ *[\d.]+\] )?Linux version ")
 _LOST = re.compile(
@@ -74,15 +84,24 @@ class Marker(Enum):
     CUT = auto()
 
 
+class Head(NamedTuple):
+    """The following lines are of this file: tail and head put it before the lines of each of several files."""
+
+    name: str
+
+
 class Lost(NamedTuple):
     """The logging service dropped lines; `lines` None = it does not report how many."""
 
     lines: int | None
 
 
-def parse_line(line: str) -> LogLine | Lost | Marker | None:
+def parse_line(line: str) -> LogLine | Lost | Marker | Head | None:
     """The message in a line; None: a line of another program, or none at all."""
     line = line.strip("\r\n\x1e\0")
+    if "\x1b" in line:
+        line = _COLOUR.sub("", line)
+    line = line.removeprefix(_EVENT)
     if line.startswith("{"):
         return _of_json(line)
     stamp = _STAMP.search(line)
@@ -93,16 +112,26 @@ def parse_line(line: str) -> LogLine | Lost | Marker | None:
 
 def _stamped(before: str, stamp: str, after: str) -> LogLine | None:
     program = None
+    if before and _FIELD.fullmatch(before):
+        return None
     if before and not before[-1].isspace() and (attached := _ATTACHED.match(before)) is not None:
         program, before = attached[1].rpartition(">")[2], before[: attached.start(1)]
+        program = _LINE_NUMBER.sub("", program)
         after = after.removeprefix(":")
     origin, wall = _origin(before)
     if program is not None:
-        origin = origin._replace(program=program)
+        host = _label(before) if origin.host is None and origin.pid is None else origin.host
+        origin = origin._replace(program=program, host=host)
     return None if _is_other(origin.program) else LogLine(origin, stamp, wall, after.strip())
 
 
-def _without_stamp(line: str) -> LogLine | Lost | Marker | None:
+def _label(prefix: str) -> str | None:
+    """What a collector puts before a line that begins with the program's name: the machine, pod or container."""
+    words = [word for word in prefix.split() if not _TIME.fullmatch(word) and not _DATE_WORD.fullmatch(word)]
+    return " ".join(words).rstrip(":") or None
+
+
+def _without_stamp(line: str) -> LogLine | Lost | Marker | Head | None:
     if line and f"{PTP4L}[".startswith(line):
         return Marker.CUT
     is_named = PTP4L in line or PHC2SYS in line
@@ -117,7 +146,9 @@ def _without_stamp(line: str) -> LogLine | Lost | Marker | None:
     return _service_line(line)
 
 
-def _service_line(line: str) -> Lost | Marker | None:
+def _service_line(line: str) -> Lost | Marker | Head | None:
+    if line.startswith("==> ") and (head := _HEAD.fullmatch(line)) is not None:
+        return Head(head["name"])
     if (line.startswith("-- ") or "Linux version" in line) and _BOOT.search(line):
         return Marker.BOOT
     found = _LOST.search(line) if "messages" in line else None
@@ -152,8 +183,8 @@ def _host(head: str) -> tuple[str | None, str]:
     return last, before.strip()
 
 
-def _of_json(line: str) -> LogLine | Lost | Marker | None:
-    """An entry of `journalctl -o json`. Binary messages are arrays of octets, repeated fields arrays of strings."""
+def _of_json(line: str) -> LogLine | Lost | Marker | Head | None:
+    """An entry of `journalctl -o json`, or a line as Docker keeps it. Binary messages are arrays of octets, repeated fields arrays of strings."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -162,6 +193,8 @@ def _of_json(line: str) -> LogLine | Lost | Marker | None:
         return None
     identifier = _text(entry.get("SYSLOG_IDENTIFIER")) or _text(entry.get("_COMM")) or None
     message = _text(entry.get("MESSAGE"))
+    if message is None and isinstance(entry.get("log"), str):
+        return parse_line(str(entry["log"]).lstrip("{"))
     if message is None:
         return Marker.CUT if identifier and identifier.startswith((PTP4L, PHC2SYS)) else None
     found = parse_line(message.lstrip("{")) or LogLine(Origin(None), None, "", message)

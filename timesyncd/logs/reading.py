@@ -10,7 +10,7 @@ from timesyncd.logs.bounds import BoundRow
 from timesyncd.logs.chrony import MEASUREMENT, TRACKING, ChronyLog
 from timesyncd.logs.entries import read_entries
 from timesyncd.logs.instances import Instance, Instances
-from timesyncd.logs.lines import PHC2SYS, PTP4L, Origin
+from timesyncd.logs.lines import PHC2SYS, PTP4L, Head, Marker, Origin, parse_line
 from timesyncd.logs.messages import Measurement, OffsetSummary
 from timesyncd.logs.phc2sys import Phc2sysLog
 from timesyncd.logs.ptp4l import Ptp4lLog
@@ -77,13 +77,14 @@ def survey(lines: Iterable[str], name: str, kind: LogFormat | None, wanted: str 
     A log of both programs is that of ptp4l, unless `wanted` is an instance of phc2sys. None: no line shows a kind.
     Raises TraceError where there are several instances to choose among.
     """
-    rest = iter(lines)
-    shown = kind
+    rest, shown, counting = iter(lines), kind, list[str]()
     if kind is None:
         for line in rest:
             if (shown := kind_of_line(line)) is not None:
-                rest = chain([line], rest)
+                rest = chain(counting, [line], rest)
                 break
+            if isinstance(parse_line(line), (Head, Marker)):
+                counting.append(line)  # the instances of the following lines depend on it
     if shown is LogFormat.CHRONY_MEASUREMENTS:
         _survey_servers(rest, Instances(name, wanted))
     elif shown in (LogFormat.PTP4L, LogFormat.PHC2SYS):

@@ -25,7 +25,7 @@ from timesyncd.store.writer import Store
 
 HEADER = "t_s,offset_ns,path_delay_ns,freq_ppb,port_state,gm_present,clock_class,clock_accuracy"
 REPLAYED_HEADER = "t_s,status,gm_hard_ns,gm_stat_ns,utc_hard_ns,utc_stat_ns"
-NO_LOG = "; no line is one of a log of ptp4l, phc2sys or chronyd either"
+NO_LOG = "; no line is one of a log of ptp4l, phc2sys or chronyd either (of journalctl, give -o short or -o json)"
 COMMAND = [sys.executable, "-m", "timesyncd", "replay"]
 
 #: As a shell has it, whose programs keep what they write until there is much of it.

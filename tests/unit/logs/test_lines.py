@@ -46,6 +46,44 @@ def test_each_prefix_gives_program_host_pid_and_stamp(prefix: str, origin: Origi
     assert parsed(prefix + TEXT) == LogLine(origin, "24.634", wall, TEXT)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "host"),
+    [
+        ("node1: ptp4l[24.634]: ", "node1"),
+        ("[pod/linuxptp-a/daemon] ptp4l[24.634]: ", "[pod/linuxptp-a/daemon]"),
+        ("linuxptp-a daemon ptp4l[24.634]: ", "linuxptp-a daemon"),
+        ("2024-02-15T20:04:04.1Z linuxptp-a daemon ptp4l[24.634]: ", "linuxptp-a daemon"),
+        ("ptp-1  | ptp4l[24.634]: ", "ptp-1"),
+        ("Feb 15 20:04:04 ptp4l[24.634]: ", None),
+        ("Thu Feb 15 20:04:04 CET 2024 ptp4l[24.634]: ", None),
+        ("[   24.634567 <    1.000123 >] ptp4l[24.634]: ", None),
+        ("17:ptp4l[24.634]: ", None),
+        ("\x1b[0;1;39mptp4l[24.634]: ", None),
+        ("Feb 15 20:04:04 node1 run.sh[383]: ptp4l[24.634]: ", "node1"),
+    ],
+)
+def test_what_a_collector_puts_before_a_line_names_its_origin(prefix: str, host: str | None) -> None:
+    """pdsh, kubectl and stern mix the lines of several machines; a date, or a number of a line, is no origin."""
+    origin = parsed(prefix + TEXT).origin
+
+    assert (origin.program, origin.host) == ("ptp4l", host)
+
+
+def test_docker_and_the_journal_by_server_sent_events_wrap_a_line_in_json() -> None:
+    """`docker logs` keeps a line as `log`; `journalctl -o json-sse` puts `data: ` before the entry."""
+    assert parsed(json.dumps({"log": f"ptp4l[24.634]: {TEXT}\n", "stream": "stdout"})).text == TEXT
+    entry = json.dumps({"MESSAGE": f"[24.634] {TEXT}", "SYSLOG_IDENTIFIER": "ptp4l", "_PID": "383"})
+    assert parsed(f"data: {entry}").origin == Origin("ptp4l", None, 383)
+
+
+@pytest.mark.parametrize(
+    "line", ["MESSAGE=[24.634] " + TEXT, "    MESSAGE=[24.634] " + TEXT, '"MESSAGE" : "[24.634] x"']
+)
+def test_a_field_of_an_entry_over_several_lines_is_not_read(line: str) -> None:
+    """The pid of `journalctl -o export`, `verbose` and `json-pretty` is in another line, so nothing tells two programs apart."""
+    assert parse_line(line) is None
+
+
 def test_an_entry_of_json() -> None:
     """`journalctl -o json` has each part as a field; a message that is no text is an array of octets."""
     entry = {

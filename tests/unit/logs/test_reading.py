@@ -82,6 +82,25 @@ def test_a_log_is_read_on_demand() -> None:
     assert len(read) == 3
 
 
+def test_the_heads_of_tail_separate_files() -> None:
+    """`tail` and `head` of several files name each one before its lines: they are several instances."""
+    sync = "master offset          5 s2 freq     +1 path delay        10\n"
+    lines = [f"==> {node}.log <==\nptp4l[{at}.{ms}]: {sync}" for at, node in enumerate("ab") for ms in ("000", "900")]
+
+    with pytest.raises(TraceError, match="2 instances.*'a.log ptp4l', 'b.log ptp4l'"):
+        survey("".join(lines).splitlines(keepends=True), "both", None, None)
+
+
+def test_a_boot_before_the_first_message_counts() -> None:
+    """So that the boots that the error lists are those that --instance takes."""
+    sync = "ptp4l[24.000]: master offset          5 s2 freq     +1 path delay        10\n"
+    lines = ["-- Boot 0123 --\n", sync, "-- Boot 4567 --\n", sync]
+
+    with pytest.raises(TraceError, match="'ptp4l boot 2', 'ptp4l boot 3'"):
+        survey(lines, "both", None, None)
+    assert survey(lines, "both", None, "ptp4l boot 2") is LogFormat.PTP4L
+
+
 def mutated(seed: int) -> list[str]:
     """A log with lines of several, some of them cut, garbled, missing, doubled or exchanged."""
     draw = random.Random(seed)
