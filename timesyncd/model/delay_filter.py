@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -25,6 +26,12 @@ _NOISY_NS = 10.0
 
 #: A slope is the median of the slopes from so many samples to as many, so that one slow packet does not show.
 _SLOPE_SAMPLES = 3
+
+#: A rate that changed lately shows in the newest part of the window: in all of it, in this share of it, and so on.
+_PARTS = 4
+
+#: The slope of a shorter part is that of a queue.
+_LEAST_SLOPE_NS = NS_PER_S
 
 
 class FilterEntry(NamedTuple):
@@ -45,6 +52,20 @@ class FilterEntry(NamedTuple):
     uncertainty_ns: float
     lower_bounds: tuple[tuple[int, float], ...]
     error_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """
+    No Sync came for `length_ns` before the entry `after`. Meanwhile the free oscillator moved by `beyond_ns` more than by
+    its learned rate, of which it was assumed to stay within `assumed_ppb`. `delay_ns` is the path delay before.
+    """
+
+    after: FilterEntry
+    length_ns: int
+    beyond_ns: float
+    assumed_ppb: float
+    delay_ns: int
 
 
 class DelayRefreshClock:
@@ -155,15 +176,41 @@ class DelayFilterWindow:
         The rate of the free oscillator by the oldest and the newest samples, and its error: one path delay may hide in
         it. Both are 0 while the samples are too few.
         """
-        entries = self.entries
-        if len(entries) < 2 * _SLOPE_SAMPLES:
-            return 0.0, 0.0
-        elapsed_ns = entries[-_SLOPE_SAMPLES].time_ns - entries[0].time_ns
+        slope_ppb, elapsed_ns = self._newest_slope_ppb(len(self.entries))
         if elapsed_ns <= 0:
             return 0.0, 0.0
-        slopes_ppb = [_slope_ppb(entries[at], entries[at - _SLOPE_SAMPLES]) for at in range(_SLOPE_SAMPLES)]
-        error_ns = self.largest_delay_ns() + 2 * self.largest_error_ns()
-        return median(slopes_ppb), error_ns * NS_PER_S / elapsed_ns
+        return slope_ppb, self._slope_error_ns() * NS_PER_S / elapsed_ns
+
+    def _newest_slope_ppb(self, count: int) -> tuple[float, int]:
+        """The slope of the newest `count` samples, and the time between its ends: 0 where they are too few."""
+        entries = self.entries
+        if count < 2 * _SLOPE_SAMPLES:
+            return 0.0, 0
+        slopes_ppb = [_slope_ppb(entries[at - count], entries[at - _SLOPE_SAMPLES]) for at in range(_SLOPE_SAMPLES)]
+        return sorted(slopes_ppb)[_SLOPE_SAMPLES // 2], entries[-_SLOPE_SAMPLES].time_ns - entries[-count].time_ns
+
+    def departure_ppb(self, rate_ppb: float, least_ppb: float = 0.0) -> float:
+        """
+        How far the free oscillator's rate is from `rate_ppb`, and its error, where the newest samples show by more than
+        its error that it is further than `least_ppb`: those of the newest part of the window, or of all of it. Else 0.
+        """
+        count, largest_ppb = len(self.entries), 0.0
+        while count >= 2 * _SLOPE_SAMPLES:
+            slope_ppb, elapsed_ns = self._newest_slope_ppb(count)
+            if elapsed_ns < _LEAST_SLOPE_NS:
+                break
+            apart_ppb = abs(slope_ppb - rate_ppb)
+            if (apart_ppb - least_ppb) * elapsed_ns > self.entries[-1].sample.path_delay_ns * NS_PER_S:
+                error_ppb = self._slope_error_ns() * NS_PER_S / elapsed_ns
+                if apart_ppb - error_ppb > least_ppb:
+                    largest_ppb = max(largest_ppb, apart_ppb + error_ppb)
+            is_last = count == 2 * _SLOPE_SAMPLES
+            count = 0 if is_last else max(count // _PARTS, 2 * _SLOPE_SAMPLES)
+        return largest_ppb
+
+    def _slope_error_ns(self) -> int:
+        """How far the ends of a slope may be apart that is none: one path delay may hide in it."""
+        return self.largest_delay_ns() + 2 * self.largest_error_ns()
 
     def newest_delay_ns(self) -> int:
         """The larger path delay of the newest two samples: the newest offset may have been computed with either."""

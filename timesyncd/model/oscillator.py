@@ -35,6 +35,11 @@ _LARGEST_MISS = 1.5
 #: The share of the predictions that a change of the path may have spoiled.
 _SPOILED_SHARE = 0.1
 
+#: A movement away from the rate counts once it has lasted over so many samples and so long: a longer path moves one.
+_LEAST_CHANGE_SAMPLES, _LEAST_CHANGE_NS = 2, NS_PER_S
+#: The newest so many samples of it show the rate.
+_MOST_CHANGE_SAMPLES = 128
+
 #: A longer gap interrupts the measurement of a slope.
 _MAX_GAP_NS = 15 * BLOCK_NS
 
@@ -121,6 +126,40 @@ class Oscillator:
     def _rate_ppb(self, memory: int) -> float:
         """The median of the newest so many slopes."""
         return statistics.median(list(self._slopes)[-memory:])
+
+
+class RateChange:
+    """
+    How fast the newest samples leave the learned rate: a change that is too new to be learned.
+
+    A slow packet, and a longer path, move one sample. So several in a row count, all in one direction, each further than
+    its usual noise.
+    """
+
+    def __init__(self) -> None:
+        self._run: list[tuple[float, int]] = []
+        self._usual_ns = 0.0
+
+    def add(self, moved_ns: float, usual_ns: float, gap_ns: int) -> None:
+        """The newest sample is `moved_ns` from where the learned rate had it, `gap_ns` after the one before."""
+        if abs(moved_ns) <= usual_ns:
+            self._run.clear()
+            return
+        if self._run and moved_ns * self._run[-1][0] < 0:
+            self._run.clear()
+        self._run = [*self._run[-_MOST_CHANGE_SAMPLES:], (moved_ns, gap_ns)]
+        self._usual_ns = usual_ns
+
+    @property
+    def rate_ppb(self) -> float:
+        """The size of the change, with its error; 0 while none shows. It may have begun within the first sample."""
+        if len(self._run) < _LEAST_CHANGE_SAMPLES or sum(gap_ns for _, gap_ns in self._run) < _LEAST_CHANGE_NS:
+            return 0.0
+        return max(self._average_ppb(self._run), self._average_ppb(self._run[1:]))
+
+    def _average_ppb(self, run: list[tuple[float, int]]) -> float:
+        moved_ns = abs(sum(moved_ns for moved_ns, _ in run)) + self._usual_ns
+        return moved_ns * NS_PER_S / max(1, sum(gap_ns for _, gap_ns in run))
 
 
 def _usual_most(misses: Collection[float]) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from timesyncd.bound import Bound, Rate, Term
+from timesyncd.model.delay_filter import FilterEntry
 
 
 class CarriedSync(NamedTuple):
@@ -67,3 +69,18 @@ class Coasting(NamedTuple):
     low_ns: int
     high_ns: int
     frequency_ppb: int | None = None
+
+
+@dataclass(slots=True)
+class CoastingState:
+    """The true offset lay in [low_ns, high_ns] at `time_ns` (CLOCK_BOOTTIME), by the sample of `as_of_ns`."""
+
+    as_of_ns: int
+    time_ns: int
+    low_ns: float
+    high_ns: float
+    steered_ns: float
+    uncertainty_ns: float
+    growth_ppb: int
+    seen: FilterEntry | None = None
+    unseen_ns: int = 0

@@ -12,14 +12,13 @@ corrects is soon 0.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, Rate, Term, growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings, assumed
-from timesyncd.model.delay_filter import DelayFilterWindow, DelayRefreshClock, FilterEntry
-from timesyncd.model.oscillator import Drift, Oscillator
-from timesyncd.model.parent_bound import CarriedSync, Coasting, ParentBound
+from timesyncd.model.delay_filter import DelayFilterWindow, DelayRefreshClock, FilterEntry, Gap
+from timesyncd.model.oscillator import Drift, Oscillator, RateChange
+from timesyncd.model.parent_bound import CarriedSync, Coasting, CoastingState, ParentBound
 from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, in_own_seconds_ppb, response_ppb, steering_ppb
 from timesyncd.model.statistics import OUTLIER_FACTOR, RobustMean, SlidingMaximum, statistical_terms
 from timesyncd.sample import ClockSample, DelayExchange
@@ -44,35 +43,6 @@ _SHORT_GAP_NS = 10 * NS_PER_S
 _STEEP_FOR_NS = 10 * NS_PER_S
 
 
-@dataclass(slots=True)
-class _CoastingState:
-    """The true offset lay in [low_ns, high_ns] at `time_ns` (CLOCK_BOOTTIME), by the sample of `as_of_ns`."""
-
-    as_of_ns: int
-    time_ns: int
-    low_ns: float
-    high_ns: float
-    steered_ns: float
-    uncertainty_ns: float
-    growth_ppb: int
-    seen: FilterEntry | None = None
-    unseen_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    """
-    No Sync came for `length_ns` before the entry `after`. Meanwhile the free oscillator moved by `beyond_ns` more than by
-    its learned rate, of which it was assumed to stay within `assumed_ppb`. `delay_ns` is the path delay before.
-    """
-
-    after: FilterEntry
-    length_ns: int
-    beyond_ns: float
-    assumed_ppb: float
-    delay_ns: int
-
-
 class SourceMemory:
     """
     The samples that ptp4l's delay filter may still use.
@@ -90,7 +60,7 @@ class SourceMemory:
         self._number = 0
         self._noise = RobustMean()
         self._measured_minus_boot_ns = 0
-        self._coasting: _CoastingState | None = None
+        self._coasting: CoastingState | None = None
         self._clock: tuple[str, bool] | None = None
         self._limit_ppb = FASTEST_SERVO_PPB
         self._frequency_ppb: int | None = None
@@ -105,8 +75,10 @@ class SourceMemory:
         self._refresh_clock = DelayRefreshClock()
         self._first: FilterEntry | None = None
         self._is_full = False
-        self._gap: _Gap | None = None
+        self._gap: Gap | None = None
         self._steep_since_ns: int | None = None
+        self._rate_change = RateChange()
+        self._departure_ppb = 0.0
         self._disturbance = SlidingMaximum()
         self._change = SlidingMaximum()
         self._fastest = SlidingMaximum()
@@ -143,7 +115,7 @@ class SourceMemory:
         bound = self._bound(jump_ns)
         # The clock may have been there at any moment up to the reading.
         wider_ns = bound.bound.growth_ppb * max(0, sample.read_ns - bound.as_of_ns) / NS_PER_S
-        self._coasting = _CoastingState(
+        self._coasting = CoastingState(
             as_of_ns=bound.as_of_ns,
             time_ns=max(sample.read_ns, bound.as_of_ns),
             low_ns=bound.low_ns - wider_ns,
@@ -195,7 +167,7 @@ class SourceMemory:
         bound = Bound(max(abs(low_ns), abs(high_ns)), growth_ppb)
         return Coasting(bound, rates, boottime_ns, low_ns, high_ns, self._frequency_ppb)
 
-    def _is_refuted(self, state: _CoastingState, boottime_ns: int) -> bool:
+    def _is_refuted(self, state: CoastingState, boottime_ns: int) -> bool:
         """Whether what was read since shows the clock outside the bound, as it has grown until now."""
         if state.seen is None:
             return state.unseen_ns > 0
@@ -219,6 +191,7 @@ class SourceMemory:
         if drift is None or steering.frequency_ppb is None or steering.frequency_before_ppb is None:
             return None
         uncertainty_ppb = drift.wander_ppb if age_ns <= _SHORT_GAP_NS else self._drift_ppb(drift)
+        uncertainty_ppb = max(uncertainty_ppb, self._shown_change_ppb(drift))
         uncertainty_ppb += self._assumed[Assumption.GRANDMASTER_RATE] + steering.change_ppb
         return drift.rate_ppb, uncertainty_ppb
 
@@ -346,25 +319,27 @@ class SourceMemory:
             self._gap = self._gap_before(entry, last, gap_ns)
             self._steep_since_ns = None  # no slope of the gap shows it
         is_new_drift = self._learn(entry)
-        self._window.push(entry, self._oscillator.drift, is_new_drift)
+        drift = self._oscillator.drift
+        self._window.push(entry, drift, is_new_drift)
         self._change.push(number, max(steering.change_ppb, self._unusual_correction_ppb()))
         self._corrections.push(number, self._carried.correction_ppb if self._carried else 0)
         self._fastest.push(number, self._rate_ppb(_own_frequency_ppb(sample)))
         self._disturbance.push(number, self._disturbance_ns(steering.frequency_before_ppb, gap_ns))
         first = self._window.expire(lambda old: self._has_expired(old, entry))
+        self._departure_ppb = self._window.departure_ppb(drift.rate_ppb) if drift else 0.0
         for each in (self._fastest, self._disturbance, self._corrections):
             each.expire(first)
         self._change.expire(number - _CHANGE_WINDOWS * (number - first))
         return entry
 
-    def _gap_before(self, entry: FilterEntry, last: FilterEntry, gap_ns: int) -> _Gap | None:
+    def _gap_before(self, entry: FilterEntry, last: FilterEntry, gap_ns: int) -> Gap | None:
         """None where the oscillator's rate, or what the servo did in the gap, is not known."""
         drift = self._oscillator.drift
         if drift is None or entry.sample.frequency_ppb is None or last.sample.frequency_ppb is None:
             return None
         moved_ns = entry.unsteered_ns - last.unsteered_ns - drift.rate_ppb * gap_ns / NS_PER_S
         unsure_ns = entry.uncertainty_ns - last.uncertainty_ns
-        return _Gap(entry, gap_ns, abs(moved_ns) - unsure_ns, self._drift_ppb(drift), last.sample.path_delay_ns)
+        return Gap(entry, gap_ns, abs(moved_ns) - unsure_ns, self._drift_ppb(drift), last.sample.path_delay_ns)
 
     def _learn(self, entry: FilterEntry) -> bool:
         """Whether the drift is new."""
@@ -390,10 +365,12 @@ class SourceMemory:
         drift = self._oscillator.drift
         if drift is None:
             return None
-        moved_ns = abs(moved_ns - drift.rate_ppb * gap_ns / NS_PER_S)
-        innovation_ns = moved_ns - OUTLIER_FACTOR * self._noise.value - drift.wander_ppb * gap_ns / NS_PER_S
+        moved_ns -= drift.rate_ppb * gap_ns / NS_PER_S
+        usual_ns = OUTLIER_FACTOR * self._noise.value + drift.wander_ppb * gap_ns / NS_PER_S
+        innovation_ns = abs(moved_ns) - usual_ns
         is_known = self._noise.is_known
-        self._noise.add(moved_ns)
+        self._rate_change.add(moved_ns, usual_ns if is_known else math.inf, gap_ns)
+        self._noise.add(abs(moved_ns))
         return max(0.0, innovation_ns) if is_known else None
 
     def _disturbance_ns(self, frequency_before_ppb: int | None, gap_ns: int) -> float:
@@ -544,7 +521,8 @@ class SourceMemory:
         if not self._window.entries:
             return assumed_ppb
         slope_ppb, error_ppb = self._window.slope_ppb()
-        return math.ceil(abs(slope_ppb) + error_ppb) if abs(slope_ppb) > assumed_ppb else assumed_ppb
+        shown_ppb = abs(slope_ppb) + error_ppb if abs(slope_ppb) > assumed_ppb else 0.0
+        return max(assumed_ppb, math.ceil(max(shown_ppb, self._window.departure_ppb(0.0, assumed_ppb))))
 
     def _slewed_ppb(self, frequency_ppb: int) -> int:
         """The rate of a clock with this frequency, by the slope in hand, where it exceeds the assumed drift; else 0."""
@@ -558,7 +536,12 @@ class SourceMemory:
         the floor.
         """
         measured_ppb = 2 * drift.range_ppb + drift.wander_ppb
-        return max(measured_ppb, self._assumed[Assumption.DRIFT_FLOOR])
+        return max(measured_ppb, self._assumed[Assumption.DRIFT_FLOOR], self._shown_change_ppb(drift))
+
+    def _shown_change_ppb(self, drift: Drift) -> float:
+        """How far the newest samples show the oscillator's rate from the learned one, wander included; 0: they do not."""
+        changed_ppb = max(self._rate_change.rate_ppb, self._departure_ppb)
+        return changed_ppb + drift.wander_ppb if changed_ppb else 0.0
 
     def _statistical(self, hard: Bound, delay_ns: int, terms: dict[Term, int]) -> tuple[Bound, dict[Term, int]]:
         drift, frequency_ppb = self._oscillator.drift, self._steering.frequency_ppb
