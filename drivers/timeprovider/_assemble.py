@@ -38,6 +38,7 @@ _UNITS = {
     "W": "power",
     "rpm": "fan",
 }
+_GOOD_RATINGS = ("ok", "normal", "good")
 _UNITS_SCALE = 9
 """entPhySensorScale of the base unit; each step up or down is a factor of 1000."""
 
@@ -150,7 +151,7 @@ def _of_line(key: str, value: str) -> Sensor:
     if measured:
         return Sensor(key, _UNITS[measured[2]], float(measured[1]), measured[2], None)
     kind = "power" if re.search(r"\d+ ?V\b|power|supply", key, re.IGNORECASE) else "other"
-    return Sensor(key, kind, None, None, value.lower() in ("ok", "normal") if value else None)
+    return Sensor(key, kind, None, None, value.lower() in _GOOD_RATINGS if value else None)
 
 
 def _alarmed(alarms: Sequence[tuple[Alarm, TableRow]]) -> Iterator[Sensor]:
@@ -160,6 +161,8 @@ def _alarmed(alarms: Sequence[tuple[Alarm, TableRow]]) -> Iterator[Sensor]:
             if alarm.id in meant:
                 yield Sensor(alarm.text or kind, kind, None, None, ok=False)
 
+
+_ANTENNA_FAULT = re.compile(r"open|short|fault|fail|alarm|error|bad|abnormal|over|under|not ok", re.IGNORECASE)
 
 #: With fewer healthy satellites a receiver cannot determine the time.
 MIN_SATELLITES = 4
@@ -209,19 +212,29 @@ def position(evidence: Evidence) -> Position | None:
 
 
 def antenna(alarms: Sequence[tuple[Alarm, TableRow]], status: dict[str, str]) -> str | None:
-    """The antenna's state: ok, open, short or fault. An alarm takes precedence over the hardware status; no alarm proves nothing."""
+    """
+    The antenna's state: ok, open, short or fault; of several antennas the worst. An alarm takes precedence over the hardware status;
+    no alarm proves nothing.
+    """
     for alarm, row in alarms:
         ids = row.profile.alarms
         if ids is not None and alarm.id in ids.antenna:
             return ids.antenna[alarm.id]
         if "antenna" in alarm.text.lower():
             return _antenna_word(alarm.text)
-    rating = next((value for key, value in status.items() if "antenna" in key.lower()), None)
-    return None if rating is None else "ok" if rating.lower() in ("ok", "normal") else _antenna_word(rating)
+    ratings = [_antenna_rating(value) for key, value in status.items() if "antenna" in key.lower()]
+    return next((word for word in ("open", "short", "fault", "ok") if word in ratings), None)
 
 
 def _antenna_word(text: str) -> str:
     return next((word for word in ("open", "short") if word in text.lower()), "fault")
+
+
+def _antenna_rating(text: str) -> str | None:
+    """None: no rating, such as the voltage or the current of the antenna, or an input without one."""
+    if text.lower() in _GOOD_RATINGS:
+        return "ok"
+    return _antenna_word(text) if _ANTENNA_FAULT.search(text) else None
 
 
 def gnss_state(
@@ -283,7 +296,7 @@ _OWN_PARENT = (
 def assemble(
     source: str, boottime_ns: int, profiles: Sequence[Profile], rows: Rows, notes: Sequence[str] = ()
 ) -> GrandmasterSample:
-    """`profiles` are in order of precedence; `notes` join the sample's `unknown`. Raises Malformed for a value of a wrong type."""
+    """`profiles` are in order of precedence; `notes` join the sample's `unknown`."""
     evidence = Evidence(profiles, rows)
     fields = _direct(evidence)
     inputs, tracked, status = references(evidence), satellites(evidence), status_lines(evidence)

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from timesyncd.drivers.timeprovider._decoders import Unknown, Value
+from timesyncd.drivers.timeprovider._decoders import Unknown, Value, undecodable
 from timesyncd.drivers.timeprovider._profiles import Group, Object, Profile, value_text
+from timesyncd.errors import Malformed
 from timesyncd.sample import ClockState
 from timesyncd.snmp.values import Index, Oid, Raw
 
@@ -182,18 +183,18 @@ class TableRow:
 class Evidence:
     """
     The decoded cells of one grandmaster, by the field that they fill; `profiles` are in order of precedence. `unknown` lists the
-    values that no profile explains, as sentences for people.
+    values that no profile explains, as sentences for people. A value of another SNMP type than the MIB's is one of these: it hides
+    no other value.
     """
 
     def __init__(self, profiles: Sequence[Profile], rows: Rows) -> None:
-        """Raises Malformed if a value has the wrong type."""
         self.unknown: list[str] = []
         self._undecoded: set[str] = set()
         self._cells: dict[str, list[Cell]] = {}
         for profile in profiles:
             for entry in profile.object:
                 for index, raw in sorted(rows.get(entry.oid, {}).items()):
-                    self._add(Cell(profile, entry, index, entry.decode(raw, index)))
+                    self._add(Cell(profile, entry, index, _decoded(entry, index, raw)))
 
     def _add(self, cell: Cell) -> None:
         field = cell.entry.field
@@ -239,6 +240,13 @@ class Evidence:
                 row = joined.setdefault(cell.index, TableRow(cell.profile, cell.index, cell.entry.index, {}))
                 row.values.setdefault(field.removeprefix(f"{kind}."), cell.value)
         return [joined[index] for joined in lists.values() for index in sorted(joined)]
+
+
+def _decoded(entry: Object, index: Index, raw: Raw) -> Value:
+    try:
+        return entry.decode(raw, index)
+    except Malformed:
+        return undecodable(raw)
 
 
 def _arc(arcs: tuple[str, ...], index: Index, name: str) -> int | None:

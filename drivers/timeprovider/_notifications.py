@@ -26,7 +26,9 @@ _ACTION_OF_SEVERITY = {"clear": "clear", "cleared": "clear", "event": "event"}
 _SEVERITIES = ("critical", "major", "minor", "warning", "event", "clear", "cleared")
 
 _LINE = re.compile(r"(.*?)\balarmd(?:\[\d{1,9}\])?: *(.*)", re.ASCII | re.DOTALL)
-_DATE = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d", re.ASCII)
+#: RFC 5424 section 6: PRI and version, time, host, program, process, message id, structured data, message.
+_LINE_5424 = re.compile(r"(<\d{1,3}>1 \S+ \S+) alarmd \S+ \S+ (?:-|(?:\[[^\]]*\])+) ?\ufeff?(.*)", re.DOTALL)
+_DATE = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d)?", re.ASCII)
 _ALARM = re.compile(r"(\d{1,9}),(\d{1,9}),\s*(\w{1,20})\s*,\s*(.*)", re.ASCII | re.DOTALL)
 
 
@@ -207,8 +209,11 @@ def _raw_text(raw: Raw) -> str:
 
 
 def alarm_event_of_line(source: str, line: str, boottime_ns: int, ids: AlarmIds) -> AlarmEvent | None:
-    """The event in a line of the alarm daemon (`... alarmd: <alarm id>,<index>,<severity>, <text>`); None for any other line."""
-    found = _LINE.fullmatch(line)
+    """
+    The event in a line of the alarm daemon (`... alarmd: <alarm id>,<index>,<severity>, <text>`, or in the form of RFC 5424); None
+    for any other line.
+    """
+    found = _LINE_5424.fullmatch(line) or _LINE.fullmatch(line)
     if found is None:
         return None
     date = _DATE.search(found[1])

@@ -69,6 +69,23 @@ def test_the_antenna_by_text_and_alarm(text: bytes, alarm_id: int | None, antenn
 
 
 @pytest.mark.parametrize(
+    ("lines", "antenna"),
+    [
+        (b"Antenna Voltage : 5.0V\nAntenna Current : 24mA\nGPS Antenna : ok", "ok"),
+        (b"Antenna Current : 24mA", None),
+        (b"GNSS 1 Antenna : ok\nGNSS 2 Antenna : Open", "open"),
+        (b"GNSS 1 Antenna : alarm\nGNSS 2 Antenna : Short", "short"),
+        (b"GNSS 1 Antenna : n/a\nGNSS 2 Antenna : Good", "ok"),
+        (b"GNSS 1 Antenna : not installed", None),
+        (b"GNSS 1 Antenna : undercurrent", "fault"),
+    ],
+)
+def test_the_worst_of_several_antennas(lines: bytes, antenna: str | None) -> None:
+    """A voltage or a current is no rating, and neither is an input without an antenna."""
+    assert sample({f"{TP5000E}.1.2.1.2": {(2,): lines}}).antenna == antenna
+
+
+@pytest.mark.parametrize(
     ("text", "state"),
     [(b"Locked", "locked"), (b"Position hold", "locked"), (b"Loss of lock", "tracking"), (b"Lock lost", "tracking"),
      (b"Unlocked", "tracking"), (b"Clock not set", None)],

@@ -164,24 +164,28 @@ async def test_what_was_found_out_about_an_agent_outlives_the_session(
     assert grandmaster.limits[0] is grandmaster.limits[1]
 
 
-async def test_a_value_of_the_wrong_type_costs_its_table(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
-    """Nothing of a table with a broken value is kept, and the error names device, object and what came."""
+async def test_a_value_of_the_wrong_type_hides_no_other(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
+    """Of an alarm with a broken id the text is reported; the other alarm is active."""
     raise_alarm(grandmaster)
-    grandmaster.serve(f"{ALARMS}.3", b"twelve", (1,))
+    for column, raw in {3: b"twelve", 4: 0, 5: b"", 6: 4, 7: b"open"}.items():
+        grandmaster.serve(f"{ALARMS}.{column}", raw, (2,))
     sample = await watched.read()
 
-    assert (sample.clock_state, sample.alarms) == (ClockState.LOCKED, None)
-    assert sample.unknown[-1] == (
-        f"alarms=not read: gm:161: alarms.id ({ALARMS}.3.1): b'twelve' instead of a 64-bit integer"
-    )
+    assert sample.clock_state is ClockState.LOCKED
+    assert [alarm.id for alarm in sample.alarms or ()] == [12]
+    assert sample.unknown[:2] == ("alarms.id=undecodable(b'twelve')", "alarms.id=missing (open)")
 
 
-async def test_a_broken_state_is_the_poll_s_error(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
-    """Without its state nothing is known of a grandmaster."""
-    grandmaster.serve(SERVO, b"locked", (2, 1))
+@pytest.mark.parametrize("raw", [b"locked", "1.3.6.1", b"", 2**63])
+async def test_a_state_of_the_wrong_type_is_unknown(
+    grandmaster: RecordedGrandmaster, watched: Watched, raw: bytes | str | int
+) -> None:
+    """It is neither good nor a lost grandmaster: what else the grandmaster reports stays."""
+    grandmaster.serve(SERVO, raw, (2, 1))
+    sample = await watched.read()
 
-    with pytest.raises(Malformed, match=r"gm:161: clock_state \(.*\.2\.2\.1\): b'locked' instead of a 64-bit integer"):
-        await watched.read()
+    assert (sample.clock_state, sample.firmware) == (ClockState.UNKNOWN, "1.2")
+    assert sample.unknown[0].startswith("clock_state=undecodable(")
 
 
 async def test_a_grandmaster_that_falls_silent_among_its_tables_is_not_asked_on(

@@ -246,6 +246,22 @@ def test_a_line_of_the_alarm_daemon(message: str, action: str, alarm_id: int | N
     )
 
 
+@pytest.mark.parametrize(
+    ("head", "at"),
+    [
+        ("<163>1 2026-03-04T05:06:07.123Z gm-a alarmd 812 - - ", "2026-03-04T05:06:07.123Z"),
+        ('<163>1 2026-03-04T05:06:07+01:00 gm-a alarmd - ID7 [a@1 b="c"][d@2] \ufeff', "2026-03-04T05:06:07+01:00"),
+        ("<163>1 - gm-a alarmd - - - ", None),
+        ("<163>2026-03-04T05:06:07.123+00:00 gm-a alarmd[812]: ", "2026-03-04T05:06:07.123+00:00"),
+    ],
+)
+def test_a_line_in_another_form_of_syslog(head: str, at: str | None) -> None:
+    """RFC 5424 puts no colon after the program; a relay may write the date as RFC 3339 does."""
+    event = NotificationDecoder("gm-a", PROFILES).event_of_line(head + "097,000,Major, Antenna open", 9)
+
+    assert event == AlarmEvent("gm-a", 9, "raise", 97, 0, "major", "Antenna open", at=at)
+
+
 @pytest.mark.parametrize("line", ["<37>Mar  4 05:06:07 gm-a sshd: Accepted password", "", "<13>alarm 097"])
 def test_a_line_of_another_program_is_no_alarm(line: str) -> None:
     """Log-ins and commands are reported over syslog too."""
