@@ -11,7 +11,14 @@ from collections import deque
 from dataclasses import dataclass, replace
 from itertools import product
 
-from timesyncd.drivers.timeprovider._web_codec import ChannelState, Chart, parse_channels, parse_chart, parse_history
+from timesyncd.drivers.timeprovider._web_codec import (
+    ChannelState,
+    Chart,
+    NotData,
+    parse_channels,
+    parse_chart,
+    parse_history,
+)
 from timesyncd.drivers.timeprovider._web_requests import (
     CHANNELS,
     METRICS,
@@ -23,7 +30,7 @@ from timesyncd.drivers.timeprovider._web_requests import (
     history,
 )
 from timesyncd.drivers.timeprovider._web_session import WebSession
-from timesyncd.errors import SourceError, Unreachable
+from timesyncd.errors import Malformed, SourceError, Unreachable
 from timesyncd.sample import GrandmasterSample, TimeError, TimeErrorSeries
 
 MAX_FILE_BYTES = 16 << 20
@@ -73,10 +80,7 @@ class WebReader:
             async with asyncio.timeout(half_s):
                 states = await self._session.fetch(channel_states(), parse_channels)
                 channels = monitored(states, self._options.channels)
-                charts = {
-                    (channel, metric): await self._session.fetch(chart(channel, metric), parse_chart)
-                    for channel, metric in product(channels, METRICS)
-                }
+                charts, chart_notes = await self._charts(channels)
         except TimeoutError as error:
             raise Unreachable(
                 f"{self._session.device}: {self._session.last_request}: no complete answer within {half_s:g} s"
@@ -85,7 +89,20 @@ class WebReader:
             self._files = deque(product(channels, METRICS))
         self._last_ns = boottime_ns
         series, history_notes = await self._next_file(half_s)
-        return reading(charts, series, (*missing(channels, self._options.channels), *history_notes))
+        notes = (*missing(channels, self._options.channels, states), *chart_notes, *history_notes)
+        return reading(charts, series, notes)
+
+    async def _charts(self, channels: list[Channel]) -> tuple[dict[tuple[Channel, Metric], Chart], list[str]]:
+        """The charts, and a note on each that is broken: it hides no other."""
+        charts, notes = {}, []
+        for channel, metric in product(channels, METRICS):
+            try:
+                charts[channel, metric] = await self._session.fetch(chart(channel, metric), parse_chart)
+            except Malformed as error:
+                if isinstance(error, NotData):
+                    raise
+                notes.append(str(error))
+        return charts, notes
 
     async def _next_file(self, within_s: float) -> tuple[tuple[TimeErrorSeries, ...], tuple[str, ...]]:
         """The next file of the history, or a note on why it failed: the current time errors are valid without it."""
@@ -115,12 +132,23 @@ def monitored(states: tuple[ChannelState, ...], wanted: tuple[Channel, ...] | No
     ]
 
 
-def missing(channels: list[Channel], wanted: tuple[Channel, ...] | None) -> tuple[str, ...]:
-    """Notes on wanted channels that the grandmaster does not measure, or that it measures none."""
+def missing(
+    channels: list[Channel], wanted: tuple[Channel, ...] | None, states: tuple[ChannelState, ...] = ()
+) -> tuple[str, ...]:
+    """
+    Notes on wanted channels that the grandmaster does not measure, or that it measures none, with its own words: other firmware may
+    use others than the known ones.
+    """
+    sought = [channel for channel in wanted or CHANNELS if channel not in channels]
+    words = ", ".join(
+        f"{state.name} is {state.status!r}" for state in states if any(state.is_of(channel) for channel in sought)
+    )
+    reported = f" (it reports: {words})" if words else ""
     absent = [channel for channel in wanted or () if channel not in channels]
     if absent:
-        return (f"the grandmaster does not monitor {', '.join(absent)}; enable it there or remove it from `channels`",)
-    return () if channels else ("the grandmaster monitors no channel that has a time error",)
+        remedy = "enable it there or remove it from `channels`"
+        return (f"the grandmaster does not monitor {', '.join(absent)}{reported}; {remedy}",)
+    return () if channels else (f"the grandmaster monitors no channel that has a time error{reported}",)
 
 
 def reading(

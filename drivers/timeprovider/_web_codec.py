@@ -14,7 +14,7 @@ from timesyncd.errors import Malformed
 
 T = TypeVar("T")
 
-_MONITORED = frozenset({"monitoring", "ok"})
+_MONITORED = re.compile(r"(monitoring|ok)\b", re.IGNORECASE)
 
 #: Wide enough for any clock, narrow enough for 64 bits: half a century of error, the year 2242, an Integer16.
 _LARGEST_ERROR_NS = 2**60
@@ -36,10 +36,11 @@ class NotData(Malformed):
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """A channel by the grandmaster's name, and whether it measures it now."""
+    """A channel by the grandmaster's name, whether it measures it now, and its own word for that."""
 
     name: str
     monitored: bool
+    status: str | None = None
 
     def is_of(self, channel: str) -> bool:
         """Whether this is `channel`: the grandmaster's name begins with it, and may continue, but not with a digit."""
@@ -79,7 +80,11 @@ def parse_chart(body: bytes) -> Chart:
     if not isinstance(points, list):
         raise Malformed(f"chartData is {_kind(points)} instead of a list")
     return Chart(
-        max((_point(point) for point in points), key=lambda point: point.at_realtime_ns, default=None),
+        max(
+            (_point(point) for point in points if not _is_gap(point)),
+            key=lambda point: point.at_realtime_ns,
+            default=None,
+        ),
         _text(data.get("reference"), "reference"),
         _text(data.get("channelStatus"), "channelStatus"),
         _threshold_ns(data.get("alarm_thresh")),
@@ -116,12 +121,21 @@ def login_token(page: bytes) -> tuple[str, str] | None:
 
 def _parse_json(body: bytes, wanted: type[T]) -> T:
     try:
-        data = json.loads(body.decode("utf-8-sig"), parse_float=Decimal, parse_constant=_no_constant)
+        data = json.loads(_decoded(body), parse_float=Decimal, parse_constant=_no_constant)
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise NotData(f"the response is {_description(body)} instead of JSON") from error
     if not isinstance(data, wanted):
         raise NotData(f"the response is {_kind(data)} instead of {_KINDS[wanted]}")
     return data
+
+
+def _decoded(body: bytes) -> str:
+    """The text of a response in UTF-8, 16 or 32 (RFC 8259 section 8.1), or else in Latin-1, in which firmware writes names."""
+    encoding = json.detect_encoding(body)
+    try:
+        return body.decode(encoding)
+    except UnicodeDecodeError:
+        return body.decode("latin-1")
 
 
 def _no_constant(word: str) -> None:
@@ -154,7 +168,12 @@ def _channel(item: object) -> ChannelState:
         raise Malformed(f"the list of channels contains {_kind(item)} instead of an object")
     name = _text(item.get("monitorChannelString"), "monitorChannelString")
     status = _text(item.get("monitorChStatusString"), "monitorChStatusString")
-    return ChannelState(name or "", (status or "").lower() in _MONITORED)
+    return ChannelState(name or "", _MONITORED.match(status or "") is not None, status)
+
+
+def _is_gap(item: object) -> bool:
+    """A moment at which nothing was measured."""
+    return isinstance(item, dict) and "Y" in item and item["Y"] is None
 
 
 def _point(item: object) -> ChartPoint:

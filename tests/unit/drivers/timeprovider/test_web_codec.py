@@ -48,9 +48,9 @@ def test_channels() -> None:
     ).encode()
 
     assert parse_channels(body) == (
-        ChannelState("GNSS-1", True),
-        ChannelState("PTP-1 (eth3)", True),
-        ChannelState("PPS-1", False),
+        ChannelState("GNSS-1", True, "Monitoring"),
+        ChannelState("PTP-1 (eth3)", True, "OK"),
+        ChannelState("PPS-1", False, "Disabled"),
         ChannelState("", False),
     )
 
@@ -111,6 +111,37 @@ def test_an_empty_chart() -> None:
 def test_threshold(threshold: object, expected: int | None) -> None:
     """A threshold that is no number is not reported."""
     assert parse_chart(chart_of(alarm_thresh=threshold)).alarm_threshold_ns == expected
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1"])
+def test_every_charset_of_a_response(charset: str) -> None:
+    """JSON may be UTF-8, 16 or 32, and firmware may write a name in Latin-1: none of them is a session that has ended."""
+    body = json.dumps([{"monitorChannelString": "GNSS-1 Zürich", "monitorChStatusString": "OK"}], ensure_ascii=False)
+
+    assert parse_channels(body.encode(charset)) == (ChannelState("GNSS-1 Zürich", True, "OK"),)
+
+
+@pytest.mark.parametrize(
+    ("status", "monitored"),
+    [
+        ("Monitoring (alarm)", True),
+        ("OK.", True),
+        ("Not monitoring", False),
+        ("Okay", False),
+        ("Monitor", False),
+        (None, False),
+    ],
+)
+def test_the_status_of_a_channel(status: str | None, monitored: bool) -> None:
+    """The word may be followed by more."""
+    body = json.dumps([{"monitorChannelString": "GNSS-1", "monitorChStatusString": status}])
+
+    assert parse_channels(body.encode()) == (ChannelState("GNSS-1", monitored, status),)
+
+
+def test_a_point_without_a_value_is_a_gap() -> None:
+    """It is no measurement, and the newest one before it counts."""
+    assert parse_chart(chart_of(point(), point(X=TAI_S + 9, Y=None))).newest == ChartPoint(UNIX_S * 10**9, -12, 37)
 
 
 NOT_DATA = {

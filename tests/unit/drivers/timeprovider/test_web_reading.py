@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from timesyncd.drivers.timeprovider._web import HOLE_NS, WebReading, is_hole, missing, monitored, reading
-from timesyncd.drivers.timeprovider._web_codec import ChannelState, Chart, ChartPoint
-from timesyncd.drivers.timeprovider._web_requests import Channel
+from timesyncd.drivers.timeprovider._web import HOLE_NS, WebReader, WebReading, is_hole, missing, monitored, reading
+from timesyncd.drivers.timeprovider._web_codec import ChannelState, Chart, ChartPoint, NotData
+from timesyncd.drivers.timeprovider._web_requests import AllowedRequest, Channel, WebOptions, channel_states
+from timesyncd.errors import Malformed
 from timesyncd.sample import TimeError
 
 pytestmark = pytest.mark.disable_socket
@@ -62,6 +63,62 @@ def test_missing() -> None:
     assert missing(["GNSS-1"], ("GNSS-1", "PTP-2")) == (
         "the grandmaster does not monitor PTP-2; enable it there or remove it from `channels`",
     )
+
+
+def test_missing_in_the_words_of_other_firmware() -> None:
+    """The grandmaster's own word is shown, so that a word that is not known yet can be recognized."""
+    states = (
+        ChannelState("GNSS-1", False, "Aktiv"),
+        ChannelState("PTP-2", False, "disabled"),
+        ChannelState("E1-1", False, "x"),
+    )
+
+    assert missing([], None, states) == (
+        "the grandmaster monitors no channel that has a time error (it reports: GNSS-1 is 'Aktiv', PTP-2 is 'disabled')",
+    )
+    assert missing([], ("PTP-2",), states) == (
+        "the grandmaster does not monitor PTP-2 (it reports: PTP-2 is 'disabled'); enable it there or remove it from `channels`",
+    )
+
+
+class BrokenChart:
+    """A session with a grandmaster whose chart of one metric is broken, or is no chart any more."""
+
+    def __init__(self, error: type[Malformed]) -> None:
+        self._error = error
+
+    def begin(self, boottime_ns: int) -> None:
+        return None
+
+    async def fetch(self, request: AllowedRequest, parse: object) -> object:
+        if request == channel_states():
+            return (ChannelState("GNSS-1", True),)
+        if request.label.endswith("cte)"):
+            raise self._error("gm: GNSS-1 cte: Y is a list instead of a number")
+        return chart(-12)
+
+
+def reader_of(session: BrokenChart) -> WebReader:
+    options = WebOptions(username="me", password={"env": "GM_PASSWORD"}, insecure=True, fill_history=False)
+    reader = WebReader("gm-a", "gm", options)
+    reader._session = session  # type: ignore[assignment]
+    return reader
+
+
+async def test_a_broken_chart_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It becomes a note; the other metrics are read."""
+    monkeypatch.setenv("GM_PASSWORD", "a word")
+    found = await reader_of(BrokenChart(Malformed)).poll(5)
+
+    assert [error.metric for error in found.time_errors] == ["te", "max_te"]
+    assert found.notes == ("gm: GNSS-1 cte: Y is a list instead of a number",)
+
+
+async def test_a_session_that_ended_fails_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log-in page in place of a chart is no broken chart."""
+    monkeypatch.setenv("GM_PASSWORD", "a word")
+    with pytest.raises(NotData):
+        await reader_of(BrokenChart(NotData)).poll(5)
 
 
 @pytest.mark.parametrize(
