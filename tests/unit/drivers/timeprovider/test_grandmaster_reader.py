@@ -167,7 +167,8 @@ async def test_what_was_found_out_about_an_agent_outlives_the_session(
 async def test_a_value_of_the_wrong_type_hides_no_other(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """Of an alarm with a broken id the text is reported; the other alarm is active."""
     raise_alarm(grandmaster)
-    for column, raw in {3: b"twelve", 4: 0, 5: b"", 6: 4, 7: b"open"}.items():
+    second: dict[int, int | bytes] = {3: b"twelve", 4: 0, 5: b"", 6: 4, 7: b"open"}
+    for column, raw in second.items():
         grandmaster.serve(f"{ALARMS}.{column}", raw, (2,))
     sample = await watched.read()
 

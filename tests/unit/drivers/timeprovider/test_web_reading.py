@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from timesyncd.config import SecretSettings
 from timesyncd.drivers.timeprovider._web import HOLE_NS, WebReader, WebReading, is_hole, missing, monitored, reading
 from timesyncd.drivers.timeprovider._web_codec import ChannelState, Chart, ChartPoint, NotData
 from timesyncd.drivers.timeprovider._web_requests import AllowedRequest, Channel, WebOptions, channel_states
@@ -99,7 +100,7 @@ class BrokenChart:
 
 
 def reader_of(session: BrokenChart) -> WebReader:
-    options = WebOptions(username="me", password={"env": "GM_PASSWORD"}, insecure=True, fill_history=False)
+    options = WebOptions(username="me", password=SecretSettings(env="GM_PASSWORD"), insecure=True, fill_history=False)
     reader = WebReader("gm-a", "gm", options)
     reader._session = session  # type: ignore[assignment]
     return reader
