@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
+from timesyncd.client.files import read_file
 from timesyncd.errors import ConfigError
 
 EXAMPLES = (
@@ -52,13 +53,17 @@ def run(args: Namespace) -> int:
     return 0
 
 
+_PIPE_S = 5.0
+
+
 def _names(args: Namespace) -> list[str]:
     names = list(args.nodes)
     if args.nodes_file is not None:
         try:
-            lines = args.nodes_file.read_text().splitlines()
+            lines = read_file(args.nodes_file, pipe_s=_PIPE_S).decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{args.nodes_file}: cannot be read: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+            raise ConfigError(f"--nodes-file {args.nodes_file}: cannot be read: {why}") from error
         names += [name for line in lines if (name := line.partition("#")[0].strip())]
     if not names and not args.hub:
         raise ConfigError("name the nodes, or give --nodes-file or --hub")
@@ -72,7 +77,7 @@ def _check_names(users: Iterable[str]) -> None:
     for user in users:
         if not re.fullmatch(NAME_PATTERN, user):
             raise ConfigError(
-                f"{user!r} is not a valid name: use up to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
+                f"{user[:80]!r} is not a valid name: use up to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
             )
         if user in seen:
             raise ConfigError(f"{user!r} would be two users: give each node and reader a name of its own")

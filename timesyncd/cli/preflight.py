@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from timesyncd.cli._common import add_config_argument, add_url_argument, is_missing, load_config, page_url
+from timesyncd.client.files import read_file
 from timesyncd.client.preflight_check import DEFAULT_URL, PreflightNode, PreflightResult, preflight
 from timesyncd.errors import ConfigError
 from timesyncd.units import duration_text, limit_text, span_ns
@@ -125,12 +126,15 @@ def _local_url(args: Namespace) -> str:
     return page_url(args)
 
 
+_PIPE_S = 5.0
+
+
 def _token(path: Path | None) -> str | None:
     """The token in the file; None: no file is given. Raises ConfigError."""
     if path is None:
         return None
     try:
-        token = path.read_text().strip()
+        token = read_file(path, pipe_s=_PIPE_S).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not text"
         raise ConfigError(f"--token-file {path}: cannot be read: {why}") from error

@@ -1,6 +1,6 @@
 """The configuration: one TOML file, read into pydantic models."""
 
-from timesyncd.config.files import read_file
+from timesyncd.client.files import read_file
 from timesyncd.config.load import load, parse
 from timesyncd.config.problems import validation_text
 from timesyncd.config.sections import (

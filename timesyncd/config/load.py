@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from timesyncd.config.files import read_file
+from timesyncd.client.files import read_file
 from timesyncd.config.problems import Problem, path_text, problems_of
 from timesyncd.config.sections import ClockSource, Config, Grandmaster, Section
 from timesyncd.config.toml_lines import Keys, find_lines, line_of

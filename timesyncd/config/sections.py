@@ -24,8 +24,8 @@ from pydantic import (
 
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
 from timesyncd.client.api import is_http_url
+from timesyncd.client.files import read_file
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config.files import read_file
 from timesyncd.errors import ConfigError
 from timesyncd.ipc.clock_segment import DEFAULT_FOLDER
 from timesyncd.ipc.clockbound import DEFAULT_PATH as DEFAULT_CLOCKBOUND_PATH

@@ -24,6 +24,7 @@ from pysmi.reader.callback import CallbackReader
 from pysmi.reader.localfile import FileReader
 from pysmi.writer.callback import CallbackWriter
 
+from timesyncd.client.files import read_file
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.snmp import Oid, format_oid, parse_oid
 
@@ -178,12 +179,9 @@ def compiled(path: Path, source: Path | None) -> Mib:
 
 def _read(path: Path) -> str:
     try:
-        octets = path.read_bytes()
+        return read_file(path, LARGEST_FILE).decode(errors="replace")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(octets) > LARGEST_FILE:
-        raise Malformed(f"{path}: {len(octets)} octets are no MIB")
-    return octets.decode(errors="replace")
 
 
 def _compile(module: str, text: str, source: Path | None, path: Path) -> tuple[dict[str, Document], tuple[str, ...]]:

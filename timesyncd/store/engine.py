@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,9 +51,9 @@ class StoreLocation:
     def named(cls, text: str) -> StoreLocation:
         """
         The location that a command line names: a path or a URL. psycopg takes the password from PGPASSWORD or ~/.pgpass.
-        Raises ConfigError for a URL of another kind.
+        Raises ConfigError for a URL of another kind, and for a path that names no file.
         """
-        if "://" not in text:
+        if "://" not in text and Path(text).name:
             return cls(path=Path(text))
         try:
             check_store_url(text)
@@ -214,11 +215,13 @@ def _sqlite_reader(path: Path) -> Engine:
     No process writes to such a file, so it is opened as immutable, without a log.
     """
     try:
-        path.stat()
+        is_file = stat.S_ISREG(path.stat().st_mode)
     except PermissionError as error:
         raise StoreError(f"{path}: permission denied; read it as root, or as a user in the daemon's group") from error
     except OSError as error:
         raise StoreError(f"{path}: no such store; `timesyncd run` creates it") from error
+    if not is_file:  # SQLite would wait for ever for a FIFO's writer
+        raise StoreError(f"{path}: not a regular file; give the store's file, as [store] path names it")
     at_rest = not wal_of(path).exists()
     uri = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if at_rest else ''}"
 

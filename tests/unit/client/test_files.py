@@ -1,0 +1,94 @@
+"""What an operator or a script names as a file: none blocks for ever, and none fills the memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from timesyncd.__main__ import main
+from timesyncd.client.files import read_file
+
+
+def test_a_regular_file_of_limited_size_is_read(tmp_path: Path) -> None:
+    """One octet more is too large."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 8)
+
+    assert read_file(path, 8) == b"x" * 8
+    with pytest.raises(OSError, match="it is larger than 7 bytes"):
+        read_file(path, 7)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/", "fifo"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, path: str) -> None:
+    """A FIFO without a writer would block for ever, and /dev/zero fill the memory."""
+    os.mkfifo(tmp_path / "fifo")
+
+    with pytest.raises(OSError, match=r"it is no regular file|Is a directory"):
+        read_file(tmp_path / path)
+
+
+def test_a_pipe_is_read_to_its_end_where_it_is_allowed() -> None:
+    """As of <(...) in a shell, whose writer may be slower than we are."""
+    read_fd, write_fd = os.pipe()
+    sent = threading.Event()
+
+    def write() -> None:
+        sent.wait(60)
+        os.write(write_fd, b"to")
+        os.write(write_fd, b"ken")
+        os.close(write_fd)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    sent.set()
+    found = read_file(Path(f"/dev/fd/{read_fd}"), pipe_s=60.0)
+    writer.join()
+    os.close(read_fd)
+
+    assert found == b"token"
+
+
+def test_a_pipe_that_does_not_end_is_given_up() -> None:
+    """Its writer hangs."""
+    read_fd, write_fd = os.pipe()
+    with pytest.raises(OSError, match=r"the pipe did not end within 0.05 s"):
+        read_file(Path(f"/dev/fd/{read_fd}"), pipe_s=0.05)
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ["preflight", "--nodes", "a", "--max-alignment", "1us", "--token-file", "{}", "--url", "127.0.0.1:1"],
+            "is empty",
+        ),
+        (["broker-config", "--nodes-file", "{}", "--out", "unused"], "name the nodes"),
+        (["profile-from-mib", "{}"], "no regular file"),
+        (["history", "ptp", "--store", "{}"], "not a regular file"),
+        (["check-config", "--config", "{}"], "no regular file"),
+    ],
+)
+def test_a_command_that_is_given_a_fifo_without_a_writer_ends(
+    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one line that states what is wrong."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    status = main([word.format(tmp_path / "fifo") for word in words])
+    error = capsys.readouterr().err
+
+    assert status in (1, 2)
+    assert text in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("store", ["", "/", "."])
+def test_a_store_without_a_name_is_refused(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, as a wrong URL is."""
+    assert main(["history", "ptp", "--store", store]) == 2
+    assert "store: give a path or postgresql://" in capsys.readouterr().err

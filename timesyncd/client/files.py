@@ -1,0 +1,52 @@
+"""Reads a file that an operator or a script names, by the standard library alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import time
+from pathlib import Path
+
+#: A configuration, a secret, a certificate or a table is far smaller.
+MAX_FILE_BYTES = 1 << 20
+
+
+def read_file(path: Path, most_bytes: int = MAX_FILE_BYTES, *, pipe_s: float | None = None) -> bytes:
+    """
+    A regular file, of limited size: a FIFO may never end, and a device is never whole. With `pipe_s` also a pipe, as a
+    shell's <(...) is, whose end has to come within that time. Raises OSError.
+    """
+    with open(path, "rb", opener=_open_without_waiting) as opened:
+        mode = os.fstat(opened.fileno()).st_mode
+        if pipe_s is not None and stat.S_ISFIFO(mode):
+            data = _read_pipe(opened.fileno(), most_bytes + 1, pipe_s)
+        elif not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        else:
+            data = opened.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes")
+    return data
+
+
+def _read_pipe(fd: int, most_bytes: int, within_s: float) -> bytes:
+    """Nothing where no process has the other end."""
+    data, deadline_s = b"", time.monotonic() + within_s
+    while len(data) < most_bytes:
+        try:
+            part = os.read(fd, most_bytes - len(data))
+        except BlockingIOError:
+            readable, _, _ = select.select([fd], [], [], max(0.0, deadline_s - time.monotonic()))
+            if not readable:
+                raise OSError(errno.ETIMEDOUT, f"the pipe did not end within {within_s:g} s") from None
+            continue
+        if not part:
+            break
+        data += part
+    return data
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
