@@ -50,8 +50,9 @@ from timesyncd.units import percentile
 def report(now: Measured, before: Measured | None = None) -> AuditReport:
     """The report; `before`: the same job before a change, to compare with."""
     recording, attribution, samples = now.recording, now.attribution, now.samples
-    overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns and now.is_account else None
-    interval = bootstrap.estimate(samples, lambda sums: sums.overhead) if samples and now.is_account else None
+    is_known = now.is_account and not now.ranks_without_steps
+    overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns and is_known else None
+    interval = bootstrap.estimate(samples, lambda sums: sums.overhead) if samples and is_known else None
     replayable = comparable_runs(now)
     of_buckets = buckets.advise(now) if replayable else None
     of_groups = _replay_of_groups(now)
@@ -73,7 +74,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         rare=None if now.rare is None else _rare(now, now.rare),
         late_spans=[_late_span(now, span) for span in now.late_spans],
         unreduced_steps=now.unreduced_steps,
-        sources=_sources(now, overhead or 0.0) if now.is_account else [],
+        sources=_sources(now, overhead or 0.0) if is_known else [],
         stages=_stages(now),
         remedies=_remedies(now, replayable, of_buckets, of_groups),
         advice=_advice(now, replayable, of_buckets, of_groups),
@@ -92,10 +93,12 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
     )
     return found.model_copy(
         update={
-            "headline": headline(found),
+            "headline": headline(found, now.ranks_without_steps),
             "notes": [
                 *recording.notes,
-                *notes(found, len(samples), attribution.unwaited, module_sizes(recording.syncs)),
+                *notes(
+                    found, len(samples), attribution.unwaited, module_sizes(recording.syncs), now.ranks_without_steps
+                ),
             ],
         }
     )

@@ -33,8 +33,15 @@ _MAX_RANKS = 8
 _LONG_ENOUGH_NS = 10 * NS_PER_S
 
 
-def headline(report: AuditReport) -> str:
-    """A hang, or the straggler and its cost, or the overhead and its largest cause."""
+#: What ends a step, for a reader whose job has fewer steps than expected.
+_STEP_END = "a step ends when an optimizer of torch.optim updates parameters"
+
+
+def headline(report: AuditReport, without_steps: Sequence[int] = ()) -> str:
+    """
+    A hang, or the straggler and its cost, or the overhead and its largest cause. `without_steps`: the ranks whose steps
+    are not those of the other ranks.
+    """
     if report.hang is not None:
         return f"The recording ends in a hang. {report.hang.sentence}"
     if not _calls(report).is_account:
@@ -47,6 +54,13 @@ def headline(report: AuditReport) -> str:
             f"What synchronization costs {report.job}, and which rank is late, is unknown: {ranks_text(report.own_waits.unknown)} "
             "waited in calls that are not metered."
         )
+    if without_steps:
+        return (
+            f"What synchronization costs {report.job}, and which rank is late, is unknown: {ranks_text(without_steps)} ended fewer steps "
+            f"than the others ({_STEP_END})."
+        )
+    if not report.steps:
+        return f"No step of {report.job} has ended, so its synchronization cannot be assessed: {_STEP_END}."
     if report.sync_overhead is None:
         return f"No step of {report.job} is recorded completely, so its synchronization cannot be assessed."
     if report.world_size == 1:
@@ -207,9 +221,29 @@ def cause_text(source: OverheadSourceReport) -> str:
             return "waiting and transfer, which the clocks cannot separate"
 
 
-def notes(report: AuditReport, whole_steps: int, unwaited: int = 0, modules: Sequence[int] = ()) -> list[str]:
-    """The limits of the figures, one sentence or two each. `modules`: the bytes of modules whose steps alternate."""
-    return [*_notes(report, whole_steps, unwaited), *_module_notes(modules)]
+def notes(
+    report: AuditReport,
+    whole_steps: int,
+    unwaited: int = 0,
+    modules: Sequence[int] = (),
+    without_steps: Sequence[int] = (),
+) -> list[str]:
+    """
+    The limits of the figures, one sentence or two each. `modules`: the bytes of modules whose steps alternate.
+    `without_steps`: as in `headline`.
+    """
+    of_steps = []
+    if without_steps:
+        of_steps.append(
+            f"{_capital(ranks_text(without_steps))} ended less than half as many steps as another rank, so their synchronizations belong to "
+            "no common step: no overhead is stated and no rank is named."
+        )
+    has_to_compare = not without_steps and _has_to_compare(report, unwaited)
+    return [*_notes(report, whole_steps, unwaited, has_to_compare), *of_steps, *_module_notes(modules)]
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _module_notes(modules: Sequence[int]) -> Iterator[str]:
@@ -220,7 +254,7 @@ def _module_notes(modules: Sequence[int]) -> Iterator[str]:
         )
 
 
-def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str]:
+def _notes(report: AuditReport, whole_steps: int, unwaited: int, has_to_compare: bool) -> Iterator[str]:
     if report.world_size == 1:
         yield "One rank: there is nothing to compare."
     if report.step_ns and report.step_ns.low is None:
@@ -266,7 +300,7 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
         )
     if _recorded_ranks(report) < report.world_size:
         yield f"The recording has {_recorded_ranks(report)} of {report.world_size} ranks: put the *.marks files of all nodes into one folder."
-    elif report.method is None and _has_to_compare(report, unwaited):
+    elif report.method is None and has_to_compare:
         yield "The ranks' clocks are not comparable: durations on each rank are correct, lateness between ranks is unknown."
     if any(straggler.verdict == "inconclusive" for straggler in report.stragglers):
         yield "Inconclusive: the lateness is within the possible difference of the clocks."
@@ -281,7 +315,8 @@ def _has_to_compare(report: AuditReport, unwaited: int) -> bool:
     """Whether ranks would be compared by their clocks, if these allowed it."""
     in_groups = report.groups or report.messages or report.own_waits is not None
     synchronizes = not unwaited and 2 * report.unreduced_steps <= report.steps
-    return not in_groups and report.world_size > 1 and synchronizes and _calls(report).is_account
+    is_job = report.world_size > 1 and report.steps > 0
+    return not in_groups and is_job and synchronizes and _calls(report).is_account
 
 
 def _group_notes(report: AuditReport) -> Iterator[str]:
@@ -305,11 +340,10 @@ def _group_notes(report: AuditReport) -> Iterator[str]:
         yield "What the others waited for a rank is at most what it takes longer than its like, and at most what they waited in all."
     for each in report.withheld:
         text = withheld_text(each)
-        yield f"{text[0].upper()}{text[1:]}."
+        yield f"{_capital(text)}."
     if report.alone:
-        text = ranks_text(report.alone)
         has = "has" if len(report.alone) == 1 else "have"
-        yield f"{text[0].upper()}{text[1:]} {has} no other rank with the same work: lateness and more work look the same there, so it is unknown."
+        yield f"{_capital(ranks_text(report.alone))} {has} no other rank with the same work: lateness and more work look the same there, so it is unknown."
 
 
 def bucket_lines(found: BucketReport) -> list[str]:

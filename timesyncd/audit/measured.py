@@ -84,6 +84,18 @@ class Measured:
         return self.recording.calls is None or self.recording.calls.is_account
 
     @cached_property
+    def ranks_without_steps(self) -> list[int]:
+        """
+        The ranks that ended less than half as many steps as another one, where no synchronization of all ranks is in
+        one step: they count their steps by other updates, or have none.
+        """
+        if self.attribution.method is not None or self.own_times is not None or self.own_waits is not None:
+            return []
+        ended = {rank: len(self.recording.steps.get(rank, ())) for rank in self.recording.ranks}
+        most = max(ended.values(), default=0)
+        return [rank for rank, steps in sorted(ended.items()) if 2 * steps < most]
+
+    @cached_property
     def rare(self) -> RareWaits | None:
         if not self.is_account:
             return None
@@ -242,7 +254,7 @@ def _costs(recording: Recording) -> list[StepCost]:
     keys = recording.step_keys
     own = recording.own_waits if recording.groups is None else {}
     found = []
-    for key, following in zip(keys, [*keys[1:], None], strict=True):
+    for key, following in zip(keys, [*keys[1:], None], strict=False):
         after = by_step.get(following, []) if following is not None else []
         marks = {rank: mark for rank in recording.steps if (mark := recording.step_mark(rank, key)) is not None}
         found.append(step_cost(key, by_step.get(key, []), after, marks, requests.get(key, {}), own.get(key)))

@@ -387,6 +387,34 @@ def test_without_a_complete_step_nothing_is_known() -> None:
     assert "cannot be assessed" in found.headline
 
 
+def test_a_job_without_a_step_has_a_report_with_the_reason(tmp_path: Path) -> None:
+    """A script that updates its parameters by hand ends no step: the report states what would end one."""
+    found = write(replace(job(), syncs=[], steps={}), tmp_path)
+
+    assert (found.steps, found.sync_overhead, found.stragglers) == (0, None, [])
+    assert found.headline == (
+        "No step of train has ended, so its synchronization cannot be assessed: a step ends when an optimizer of torch.optim updates parameters."
+    )
+    assert not any("not comparable" in note for note in found.notes)
+
+
+def test_ranks_that_update_nothing_have_no_steps_in_common_with_the_others() -> None:
+    """Only rank 0 has an optimizer: its clock is not to blame that nothing compares, and no overhead is stated."""
+    whole = job(70)
+    syncs = [
+        replace(sync, arrivals={0: sync.arrivals[0]}, comparison=None) if sync.step else sync for sync in whole.syncs
+    ]
+    found = report_of(replace(whole, syncs=syncs, steps={0: whole.steps[0]}))
+
+    assert (found.sync_overhead, found.method, found.sources) == (None, None, [])
+    assert found.headline == (
+        "What synchronization costs train, and which rank is late, is unknown: rank 1 ended fewer steps than the others "
+        "(a step ends when an optimizer of torch.optim updates parameters)."
+    )
+    assert any(note.startswith("Rank 1 ended less than half as many steps") for note in found.notes)
+    assert not any("not comparable" in note for note in found.notes)
+
+
 def test_the_report_fits_its_schema() -> None:
     """Every report is valid by the published schema."""
     validator = Draft202012Validator(json.loads(documents()["audit_report.json"]))

@@ -138,6 +138,16 @@ class Buckets:
         return active.item()
 
 
+class HookList(list[tuple[Any, object]]):
+    """
+    The list of hooks that torch keeps in a module, which is saved and copied with it: a plain list without ours, so that
+    a file that a script saves can be loaded where timesyncd is not installed.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return list, ([(hook, state) for hook, state in self if hook is not stamping_hook],)
+
+
 def stamping_hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """
     The hook that the reducer calls. Errors of the user's hook propagate unchanged.
@@ -257,8 +267,7 @@ def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: obj
     if hook is not None:
         ddp._check_comm_hook(hook)  # type: ignore[no-untyped-call]
     if found is None:
-        found = Buckets(ddp, hook, state)
-        ddp.register_comm_hook(found, stamping_hook)
+        found = _register(ddp, hook, state)
     elif hook is not None:
         found.hook, found.state = hook, state
     buckets = found
@@ -278,7 +287,15 @@ def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: obj
 def show_buckets(ddp: DistributedDataParallel) -> None:
     """Let a module that is not metered reduce its buckets from Python, with the same bits, where its calls can be counted."""
     if not ddp._comm_hooks and not getattr(ddp, "_use_python_reducer", False):
-        ddp.register_comm_hook(Buckets(ddp, None, None), stamping_hook)
+        _register(ddp, None, None)
+
+
+def _register(ddp: DistributedDataParallel, hook: Hook | None, state: object) -> Buckets:
+    """Put the stamping hook on the module."""
+    found = Buckets(ddp, hook, state)
+    ddp._comm_hooks = HookList(ddp._comm_hooks)
+    ddp.register_comm_hook(found, stamping_hook)
+    return found
 
 
 def set_hook(ddp: DistributedDataParallel, hook: Hook | None, state: object) -> None:
@@ -295,8 +312,7 @@ def set_hook(ddp: DistributedDataParallel, hook: Hook | None, state: object) -> 
             raise ValueError(
                 "the module already has a communication hook, so no compression can be added: remove that hook"
             )
-        found = Buckets(ddp, None, None)
-        ddp.register_comm_hook(found, stamping_hook)
+        found = _register(ddp, None, None)
     found.hook, found.state = hook, state
 
 

@@ -8,10 +8,12 @@ setters for custom collectives, which put in ones that stamp.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,6 +35,9 @@ from timesyncd.ipc.job_datagram import Kind
 _update_callbacks: list[Callable[[torch.optim.Optimizer], None]] = []
 
 _thread_updates = threading.local()
+
+#: Of the function in which torch calls an optimizer's `step` and its hooks.
+_STEP_CODE = Optimizer.profile_hook_step(lambda: None).__code__  # type: ignore[arg-type, attr-defined, misc, unused-ignore]
 
 
 def watch_updates(updated: Callable[[torch.optim.Optimizer], None]) -> Callable[[], None]:
@@ -56,23 +61,37 @@ def _register_hook() -> None:
 
 def _begin_update(updating: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     begun = _begun_updates()
-    if updating in begun:  # an error ended its last step
-        del begun[begun.index(updating) :]
-    begun.append(updating)
+    own = weakref.ref(updating)
+    if own in begun:  # an error ended its last step
+        del begun[begun.index(own) :]
+    if begun:
+        begun[:] = [one for one in begun if _is_stepping(one())]
+    begun.append(own)
 
 
-def _begun_updates() -> list[torch.optim.Optimizer]:
-    """Of this thread, the outer ones first."""
-    begun: list[torch.optim.Optimizer] | None = getattr(_thread_updates, "begun", None)
+def _is_stepping(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether this thread is inside the optimizer's step, which an error may have ended."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        # Only of torch's own frames: a frame whose locals were read keeps them alive.
+        if frame.f_code is _STEP_CODE and frame.f_locals.get("self") is optimizer:
+            return optimizer is not None
+        frame = frame.f_back
+    return False
+
+
+def _begun_updates() -> list[weakref.ref[torch.optim.Optimizer]]:
+    """Of this thread, the outer ones first. Weak: a script that drops an optimizer after an error gets its memory back."""
+    begun: list[weakref.ref[torch.optim.Optimizer]] | None = getattr(_thread_updates, "begun", None)
     if begun is None:
         begun = _thread_updates.begun = []
     return begun
 
 
 def _updated(updating: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    begun = _begun_updates()
-    if updating in begun:
-        del begun[begun.index(updating) :]
+    begun, own = _begun_updates(), weakref.ref(updating)
+    if own in begun:
+        del begun[begun.index(own) :]
     if begun:
         return
     for updated in tuple(_update_callbacks):

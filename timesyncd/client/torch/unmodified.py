@@ -60,18 +60,30 @@ def _see_every_call(job: Job) -> IssuedCalls:
 
 
 def _meter_every_ddp(job: Job) -> None:
-    """A module gets the stamping hook when it is made; a hook that the script registers later is called inside it."""
+    """
+    A module gets the stamping hook when it is made, loaded or copied; a hook that the script registers later is called
+    inside it.
+    """
     make = DistributedDataParallel.__init__
+    load = DistributedDataParallel.__setstate__
     register = DistributedDataParallel.register_comm_hook
     register_builtin = DistributedDataParallel._register_builtin_comm_hook
     hooked: WeakSet[DistributedDataParallel] = WeakSet()
 
+    def meter(module: DistributedDataParallel) -> None:
+        with _errors_to_file(job):
+            meter_ddp(job, module)
+            show_buckets(module)
+
     @functools.wraps(make)
     def __init__(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        with _errors_to_file(job):
-            meter_ddp(job, self)
-            show_buckets(self)
+        meter(self)
+
+    @functools.wraps(load)
+    def __setstate__(self: DistributedDataParallel, state: Any) -> None:
+        load(self, state)  # type: ignore[no-untyped-call]
+        meter(self)
 
     @functools.wraps(register)
     def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> None:
@@ -91,7 +103,7 @@ def _meter_every_ddp(job: Job) -> None:
 
             register_comm_hook(self, self.process_group, fp16_compress_hook)
 
-    for wrapper in (__init__, register_comm_hook, _register_builtin_comm_hook):
+    for wrapper in (__init__, __setstate__, register_comm_hook, _register_builtin_comm_hook):
         setattr(DistributedDataParallel, wrapper.__name__, wrapper)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from timesyncd.client.torch.metering import StampedComm, _parameter_groups, _sta
 from timesyncd.client.torch.stamps import HostStamps
 from timesyncd.client.torch.steps import Record, steps_of
 
-WRAPPED = ("__init__", "register_comm_hook", "_register_builtin_comm_hook")
+WRAPPED = ("__init__", "__setstate__", "register_comm_hook", "_register_builtin_comm_hook")
 
 
 class Rank:
@@ -136,6 +137,20 @@ def test_a_hook_is_registered_with_each_module_of_many(rank: Rank, monkeypatch: 
     model.register_comm_hook(None, fp16_compress_hook)
     with pytest.raises(RuntimeError, match="can only be called once"):
         model.register_comm_hook(None, fp16_compress_hook)
+
+
+def test_a_module_that_a_script_saves_needs_no_timesyncd(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under run-audit the file of a whole module refers to nothing of ours, and the module that is loaded of it is metered."""
+    for name in WRAPPED:
+        monkeypatch.setattr(DistributedDataParallel, name, getattr(DistributedDataParallel, name))
+    unmodified._meter_every_ddp(rank.job)
+    file = io.BytesIO()
+    torch.save(module(), file)
+    loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    train(loaded, sgd(loaded))
+
+    assert b"timesyncd" not in file.getvalue()
+    assert rank.marked() == [(0, Kind.BUCKET), (0, Kind.STEP)]
 
 
 def test_an_fsdp_without_setters_gives_a_warning(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:

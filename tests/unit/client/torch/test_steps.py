@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -508,6 +510,27 @@ class Outer(torch.optim.SGD):
         self.local.step()
         if self.fails:
             raise RuntimeError("the broadcast fails")
+
+
+def test_an_optimizer_that_failed_hides_no_other_one() -> None:
+    """A script may go on with a new optimizer after an error in a step, and the failed one's memory is free."""
+    parameters = [torch.nn.Parameter(torch.ones(1))]
+    parameters[0].grad = torch.ones(1)
+    updated: list[torch.optim.Optimizer] = []
+    stop = watch_updates(updated.append)
+    failed, other = Outer(parameters, fails=True), torch.optim.SGD(parameters, lr=0.1)
+    try:
+        with pytest.raises(RuntimeError, match="the broadcast fails"):
+            failed.step()
+        other.step()
+    finally:
+        stop()
+    gone = weakref.ref(failed)
+    del failed
+    gc.collect()
+
+    assert updated == [other]
+    assert gone() is None
 
 
 def test_an_optimizer_inside_another_one_s_step_is_a_part_of_it() -> None:
