@@ -130,7 +130,7 @@ def test_every_command_has_its_exit_status_documented() -> None:
         ("export k --store /nonexistent -o /nonexistent/o", 1), ("replay /nonexistent", 2),
         ("audit --record /nonexistent", 2), ("audit --job k --url http://127.0.0.1:9/", 1), ("run-audit --", 2),
         ("replay --source k --store /nonexistent", 1), ("profile-from-mib /nonexistent", 2),
-        ("profile-from-mib /dev/null", 1), ("simulate --scenario nonexistent", 2), ("simulate --host 192.0.2.1", 1),
+        ("profile-from-mib /proc/version", 1), ("profile-from-mib /dev/null", 2), ("simulate --scenario nonexistent", 2), ("simulate --host 192.0.2.1", 1),
         ("drivers", 0),
     ],
 )  # fmt: skip
