@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
-from timesyncd.training.torch.synchronizer import synchronized
+from timesyncd.training.torch.entry import synchronized
 
 #: The cases in the order in which each round runs them.
 CASES = ("none", "constant", "transient", "drifting")

@@ -75,7 +75,7 @@ def ddp_fp16(given: Given) -> Trainer:
 
 def policy(given: Given) -> Trainer:
     """What a user of the library writes."""
-    from timesyncd.training.torch.synchronizer import synchronized
+    from timesyncd.training.torch.entry import synchronized
 
     job = Job("bench", runtime_dir=given.runtime_dir)
     wrapped = DistributedDataParallel(given.network)

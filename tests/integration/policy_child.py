@@ -29,9 +29,10 @@ from timesyncd.client import Job
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.policies import FedAvg
 from timesyncd.training.policy.selsync import SelSync, Voter
+from timesyncd.training.torch import averaging
 from timesyncd.training.torch.actions import replica_tensors
+from timesyncd.training.torch.entry import synchronized
 from timesyncd.training.torch.replicas import replica_hash
-from timesyncd.training.torch.synchronizer import synchronized
 
 Facts = dict[str, Any]
 STEPS = 30
@@ -184,6 +185,31 @@ def balanced(folder: Path) -> Facts:
             facts["off"] = max(facts["off"], *(float((a - b).detach().abs().max()) for a, b in pairs))
             facts["parts"].append((part.start, part.stop))
         return facts | {"shares": sync.batches.shares}
+
+
+def ordered(folder: Path) -> Facts:
+    """Averages that the step waits for, and those that arrive in the next forward pass in chunks of one tensor: hashes after 30 steps."""
+    facts: Facts = {}
+    averaging.CHUNK_BYTES = 1
+    for policy in ("local_sgd(h=3)", "diloco(h=4)", "local_sgd(h=2) + fp16", "selsync(quantile=0.5)", "des_loc(kx=2)"):
+        hashes: list[list[int]] = []
+        for order in (None, "forward"):
+            job, ddp = Job(policy, runtime_dir=folder), DDP(mixed())
+            optimizer = adam(list(ddp.parameters()))
+            with closing(job), synchronized(job, ddp, optimizer, policy, order=order) as sync:
+                hashes.append([])
+                for step in range(STEPS):
+                    optimizer.zero_grad()
+                    loss_of(ddp, dist.get_rank(), step).backward()
+                    optimizer.step()
+                    if step % 7 == 5:  # a state dictionary waits for what has not arrived
+                        hashes[-1].append(replica_hash(ddp.module.state_dict().values()))
+                if order is not None:
+                    facts.setdefault("pending", []).append(bool(sync._order and sync._order.is_pending))
+            hashes[-1].append(replica_hash(replica_tensors(ddp)))
+        facts[policy] = hashes
+    averaging.CHUNK_BYTES = 8 << 20
+    return facts
 
 
 def selsync(folder: Path) -> Facts:
@@ -482,6 +508,7 @@ SCENES = {
     for scene in (
         numbers,
         low_communication,
+        ordered,
         balanced,
         selsync,
         modules,

@@ -22,7 +22,8 @@ from timesyncd.client import Job
 from timesyncd.client.torch.metering import metered
 from timesyncd.errors import SyncError
 from timesyncd.training.torch import synchronizer
-from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
+from timesyncd.training.torch.entry import synchronized
+from timesyncd.training.torch.synchronizer import Synchronizer
 
 STEPS, FATAL = 20, 9
 

@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from timesyncd.client import Job
 from timesyncd.errors import SyncError
 from timesyncd.training.torch.actions import replica_tensors
+from timesyncd.training.torch.entry import synchronized
 from timesyncd.training.torch.replicas import replica_hash
 from timesyncd.training.torch.standstill import Standstill
-from timesyncd.training.torch.synchronizer import synchronized
 
 STEPS, SKIPPING = 20, 1
 Facts = dict[str, Any]

@@ -34,6 +34,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Results:
         tmp_path_factory.mktemp("two"),
         "numbers",
         "low_communication",
+        "ordered",
         "balanced",
         "selsync",
         "modules",
@@ -89,6 +90,17 @@ def test_the_low_communication_methods_are_those_of_the_papers(two: Results) -> 
     )
     assert streamed == [2, 5, 8, 11, 14, 17, 20, 23, 26, 29]
     assert desynced == [step for step in range(30) if (step + 1) % 2 == 0 or (step + 1) % 3 == 0]
+
+
+def test_averages_that_arrive_in_the_forward_pass_have_the_same_bits(two: Results) -> None:
+    """As those that the step waits for, with an outer optimizer and compressed too, and the replicas are equal at the end."""
+    first, second = (rank["ordered"] for rank in two)
+    assert any(first.pop("pending")) and any(second.pop("pending"))
+    assert len(first) == 5
+    for policy, hashes in first.items():
+        assert hashes[0] == hashes[1], policy
+        assert second[policy][0] == second[policy][1], policy
+        assert hashes[0][-1] == second[policy][0][-1], policy
 
 
 def test_batches_by_speed_leave_the_gradient_as_it_was(two: Results) -> None:

@@ -11,10 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from timesyncd.training.torch.entry import synchronized
     from timesyncd.training.torch.lightning import LightningPolicy
     from timesyncd.training.torch.quorum_averaging import QuorumAveraging
     from timesyncd.training.torch.report import Change, Report
-    from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
+    from timesyncd.training.torch.synchronizer import Synchronizer
     from timesyncd.training.torch.topology_groups import near_ranks
     from timesyncd.training.torch.transformers import TransformersPolicy
 
@@ -37,7 +38,7 @@ _MODULES = {
     "Synchronizer": "timesyncd.training.torch.synchronizer",
     "TransformersPolicy": "timesyncd.training.torch.transformers",
     "near_ranks": "timesyncd.training.torch.topology_groups",
-    "synchronized": "timesyncd.training.torch.synchronizer",
+    "synchronized": "timesyncd.training.torch.entry",
 }
 
 

@@ -23,8 +23,8 @@ from timesyncd.jobs.recording_files import load
 from timesyncd.training.policy.auto import Choice, Controller
 from timesyncd.training.policy.policies import ChangeReason
 from timesyncd.training.policy.reference import read_reference, recorded_marks
+from timesyncd.training.torch.entry import synchronized
 from timesyncd.training.torch.report import Report
-from timesyncd.training.torch.synchronizer import synchronized
 
 STEPS = 600
 

@@ -14,6 +14,7 @@ from timesyncd.training.policy.policies import Combine, Decision, LocalSGD
 from timesyncd.training.policy.schedule import replicas_diverge
 from timesyncd.training.policy.text import Strategy
 from timesyncd.training.torch.averaging import Averaging, BucketReducer, DenseReducer, local_gradient, local_shard
+from timesyncd.training.torch.forward_order import ForwardOrder
 from timesyncd.training.torch.outer import OuterOptimizer
 from timesyncd.training.torch.replicas import check_equal_sizes, moment_tensors
 from timesyncd.training.torch.topology_groups import TwoLevel
@@ -150,7 +151,8 @@ class AccumulateGradients(Action):
 class AverageParameters(Action):
     """
     The parameters are averaged after this rank's own update. The step waits for the mean, or gets it `delay` steps
-    later. With an outer optimizer they get its step in place of the mean, and buffers the mean.
+    later; with an `order` the next forward pass waits for it in place of the step. With an outer optimizer they get its
+    step in place of the mean, and buffers the mean.
     """
 
     before_optimizer = False
@@ -162,8 +164,10 @@ class AverageParameters(Action):
         reducer: BucketReducer,
         strategy: Strategy,
         delay: int,
+        order: ForwardOrder | None = None,
     ) -> None:
         super().__init__()
+        self._order = order
         self._tensors, outer = [*parameters, *buffers], strategy.outer_optimizer
         if outer is None:
             self._averaging = Averaging(self._tensors, reducer, strategy.compression is not None)
@@ -200,6 +204,8 @@ class AverageParameters(Action):
         elif self.delay:
             self._averaging.begin()
             self._remaining_steps = self.delay
+        elif self._order is not None:
+            self._order.begin(self._averaging, scale)
         else:
             self._averaging.average(scale)
 
@@ -300,9 +306,11 @@ class AverageStates(Action):
         differences: bool,
         optimizer: torch.optim.Optimizer,
         group: dist.ProcessGroup,
+        order: ForwardOrder | None = None,
     ) -> None:
         super().__init__()
         self._policy, self._tensors, self._optimizer, self._group = policy, tensors, optimizer, group
+        self._order = order
         self._of_parameters = Averaging(tensors, reducer, differences)
         self._moments = DenseReducer(group)
         #: The moments of this step that the ranks have not compared by size yet, and those that they have.
@@ -333,7 +341,10 @@ class AverageStates(Action):
         self._checked |= self._unchecked.keys()
         self._unchecked = {}
         for averaging in self.averagings:
-            averaging.average(scale)
+            if averaging is self._of_parameters and self._order is not None:
+                self._order.begin(averaging, scale)
+            else:
+                averaging.average(scale)
         self.averagings = (self._of_parameters,)  # the moments' buffers are freed
 
     def state_dict(self) -> dict[str, Any]:
@@ -349,9 +360,10 @@ def action_for(
     reducer: BucketReducer,
     optimizer: torch.optim.Optimizer,
     group: dist.ProcessGroup,
+    order: ForwardOrder | None = None,
 ) -> Action:
     """
-    `reducer` averages over `group` what DDP's own reducer does not. Raises ValueError for a module with too few layers
+    `reducer` averages over `group` what DDP's own reducer does not, in that `order`. Raises ValueError for a module with too few layers
     for the policy's fragments.
     """
     policy = strategy.policy
@@ -362,10 +374,10 @@ def action_for(
         return StreamFragments(policy, _fragments(ddp, parameters, policy.fragments), buffers, reducer)
     if isinstance(policy, DESLOC):
         is_compressed = strategy.compression is not None
-        return AverageStates(policy, [*parameters, *buffers], reducer, is_compressed, optimizer, group)
+        return AverageStates(policy, [*parameters, *buffers], reducer, is_compressed, optimizer, group, order)
     if policy.combines is Combine.PARAMETERS:
         delay = policy.delay if isinstance(policy, LocalSGD) else 0
-        return AverageParameters(parameters, buffers, reducer, strategy, delay)
+        return AverageParameters(parameters, buffers, reducer, strategy, delay, order)
     return AverageGradients(parameters, reducer) if replicas_diverge(policy) else ReduceGradients(parameters)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -109,14 +109,15 @@ class Chunk:
 def make_chunks(
     tensors: Iterable[torch.Tensor],
     select: SelectTensor = local_shard,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
     apart: Iterable[torch.Tensor] = (),
 ) -> list[Chunk]:
     """
     In the order of the tensors, so that those that the next forward pass needs first come first. `apart`: tensors that
-    follow in chunks of their own.
+    follow in chunks of their own. `chunk_bytes`: CHUNK_BYTES, if None.
     """
-    chunks = _grouped(tensors, chunk_bytes) + _grouped(apart, chunk_bytes)
+    limit = CHUNK_BYTES if chunk_bytes is None else chunk_bytes
+    chunks = _grouped(tensors, limit) + _grouped(apart, limit)
     return [Chunk(number, number == len(chunks) - 1, chunk, select) for number, chunk in enumerate(chunks)]
 
 
@@ -269,6 +270,29 @@ class Averaging:
                 chunk.write_back(mean)
         self._transfers.append((began, self._times.now()))
 
+    @torch.no_grad()
+    def send(self, scale: float = 1) -> list[Callable[[], None]]:
+        """
+        In place of `average`: what is returned for each chunk waits for its mean and writes it back. Call each once, in any
+        order.
+        """
+        began = self._times.now()
+        self._send(scale)
+        self._time_transfer(began)
+        futures, self._futures = self._futures, []
+
+        def receive(number: int, future: torch.futures.Future[Any]) -> None:
+            future.wait()
+            with torch.no_grad():
+                self._chunks[number].write_back(self._mean_of(number))
+
+        return [partial(receive, number, future) for number, future in enumerate(futures)]
+
+    @property
+    def tensors_of_chunks(self) -> list[list[torch.Tensor]]:
+        """In the order in which they are sent."""
+        return [chunk.parameters() for chunk in self._chunks]
+
     def _averaged_in_place(self, reducer: DenseReducer, scale: float) -> bool:
         """False: a tensor is not contiguous."""
         chunks = [chunk.contiguous() for chunk in self._chunks]
@@ -288,6 +312,10 @@ class Averaging:
             raise RuntimeError("an averaging was begun while the one before it is not finished")
         began = self._times.now()
         self._send(1, keep)
+        self._time_transfer(began)
+
+    def _time_transfer(self, began: Any) -> None:
+        """Until what is on its way has arrived."""
         if self._futures:
             # On a device the callback's stream is behind the transfer. It does not hold this object: a thread of the group
             # runs it, and must not hold the group's last reference, since it would join itself.
@@ -325,13 +353,16 @@ class Averaging:
         futures, self._futures = self._futures, []
         for number, future in enumerate(futures):
             future.wait()
-            chunk = self._chunks[number]
-            if self._anchors is None:
-                yield chunk, chunk.flat
-            elif self._outer is None or id(chunk.parameters()[0]) in self._apart:
-                yield chunk, self._anchors[number].add_(chunk.flat)
-            else:
-                yield chunk, self._anchors[number].add_(self._outer.step(number, chunk.flat))
+            yield self._chunks[number], self._mean_of(number)
+
+    def _mean_of(self, number: int) -> torch.Tensor:
+        """Of a chunk that has arrived, or the outer optimizer's step with it."""
+        chunk = self._chunks[number]
+        if self._anchors is None:
+            return chunk.flat
+        if self._outer is None or id(chunk.parameters()[0]) in self._apart:
+            return self._anchors[number].add_(chunk.flat)
+        return self._anchors[number].add_(self._outer.step(number, chunk.flat))
 
     def state_dict(self) -> dict[str, Any]:
         """Waits for pending transfers, and includes their results."""

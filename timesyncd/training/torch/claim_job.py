@@ -34,7 +34,8 @@ from timesyncd.training.claim_plan import (
     Variant,
     blocks,
 )
-from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
+from timesyncd.training.torch.entry import synchronized
+from timesyncd.training.torch.synchronizer import Synchronizer
 
 _INPUTS, _HIDDEN, _CLASSES = 256, 512, 16
 #: Steps in which the shares of the batch settle, before anything is measured.

@@ -10,7 +10,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from timesyncd.client.job import Job
-from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
+from timesyncd.training.torch.entry import synchronized
+from timesyncd.training.torch.synchronizer import Synchronizer
 
 
 class LightningPolicy(Callback):

@@ -38,9 +38,14 @@ class ReplicaCheck:
         self._own: tuple[ReplicaSums, int, int, int] | None = None
         self.checked = self.differed = 0
 
+    @staticmethod
+    def is_due(rounds: int) -> bool:
+        """Whether `record` reads the tensors after this synchronization."""
+        return rounds % CHECK_EVERY == 0
+
     def record(self, rounds: int, identical_tensors: Sequence[torch.Tensor]) -> None:
         """Call it right after a synchronization."""
-        if identical_tensors and rounds % CHECK_EVERY == 0:
+        if identical_tensors and self.is_due(rounds):
             key = self._job.meter.step_key(steps_of(self._job).step)
             self._own = ReplicaSums(identical_tensors), rounds, key, time.time_ns()
 

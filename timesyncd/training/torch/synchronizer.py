@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -50,6 +51,7 @@ from timesyncd.training.torch.actions import (
 from timesyncd.training.torch.agreement import StepAgreement
 from timesyncd.training.torch.averaging import BucketReducer, DenseReducer, local_gradient
 from timesyncd.training.torch.batches import Batches
+from timesyncd.training.torch.forward_order import ForwardOrder
 from timesyncd.training.torch.learning import Learning
 from timesyncd.training.torch.measurements import Dissimilarity, SpanSum, StepTimer
 from timesyncd.training.torch.notices import Notices
@@ -94,6 +96,7 @@ class Synchronizer:
         balance: bool = False,
         reference: Path | str | None = None,
         budget: float | None = None,
+        is_ordered: bool = False,
     ) -> None:
         self._job, self._ddp, self._optimizer = job, ddp, optimizer
         rows = row_group()
@@ -126,6 +129,10 @@ class Synchronizer:
         checks = self._exchange.check_arrived, self._standstill.find_cause
         self._as_sync_error = SyncErrors(lambda: f"job {job.name}, rank {job.rank}, step {self.step}", *checks)
         self._scalers = ScalerWatch(optimizer, self.skip_update)
+        #: What lets averages arrive in the next forward pass; None: the steps wait for them.
+        self._order = (
+            ForwardOrder(ddp.module, self._timer.times, self._add_wait, self._as_sync_error) if is_ordered else None
+        )
         # Registered before the meter's hooks, which end the step: what these do is part of the step.
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -202,6 +209,7 @@ class Synchronizer:
         too. Every rank enters in the same step. Where the replicas have always been equal, nothing is sent. It holds two
         copies of what it averages. Raises SyncError; so does an update of the optimizer inside.
         """
+        self._await_order()
         tensors = replica_tensors(self._ddp) if replicas_diverge(self._schedule.strategy.policy) else []
         if self._have_diverged:
             tensors += [tensor for module in others for tensor in averageable(module)]
@@ -286,6 +294,7 @@ class Synchronizer:
 
         Waits for transfers in progress, so every rank must call it in the same step. Raises SyncError.
         """
+        self._await_order()
         with self._as_sync_error("the checkpoint"):
             return {
                 "schedule": self._schedule.state_dict(),
@@ -302,6 +311,7 @@ class Synchronizer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Call it after the model and the optimizer were loaded. Raises ValueError for a state that does not fit."""
+        self._await_order()
         self._schedule.load_state_dict(state["schedule"])
         self._override.load_state_dict(state["override"])
         self._apply(self._schedule.strategy)
@@ -343,7 +353,7 @@ class Synchronizer:
         former_bytes = self._reducer.sent_bytes + self._action.sent_bytes
         self._reducer = reducer_for(strategy, self._ddp, self._group, self._groups)
         self._sent_bytes += former_bytes - self._reducer.sent_bytes  # both may be the same reducer
-        self._action = action_for(strategy, self._ddp, self._reducer, self._optimizer, self._group)
+        self._action = action_for(strategy, self._ddp, self._reducer, self._optimizer, self._group, self._order)
         self._has_stale_scales = self._action.uses_ddp_reducer and not self._passes.reduces
         self._passes.reduces = self._action.uses_ddp_reducer
         self._passes.forget_empty_updates()
@@ -374,6 +384,7 @@ class Synchronizer:
         if self._averaged:
             raise SyncError("an update inside averaged(): its parameters are those of all ranks, and it would be lost")
         self._standstill.note()
+        self._await_order()
         self._scalers.updated()
         with self._as_sync_error("checking the rows of the other ranks"):
             self._exchange.check_arrived()
@@ -401,6 +412,8 @@ class Synchronizer:
     def _after_update(self, *_: object) -> None:
         is_common = self._action.replicas_averaged if self._action.before_optimizer else self._average_parameters()
         if self._decision is Decision.SYNC:
+            if self._replicas.is_due(self._schedule.rounds):
+                self._await_order()
             self._replicas.record(self._schedule.rounds, self._action.identical_tensors)
         self._standstill.note()
         self._passes.end_step(self._schedule.step, self._is_empty)
@@ -459,6 +472,7 @@ class Synchronizer:
                 average_replicas(replica_tensors(self._ddp), self._optimizer, self._group)
 
     def _finish_action(self) -> None:
+        self._await_order()
         self._agreement.end()
         self._action.finish()
 
@@ -535,13 +549,30 @@ class Synchronizer:
                 self._confirm_synchronization()
             yield
         if averagings:
-            ended = times.now()
-            self._sync_time.add(began, ended)
-            self._timer.add_wait(began, ended)
-        if record is not None:
-            with steps.safely:
-                record.end = record.stamps.now()
-                steps.complete(record)
+            self._add_wait(began, times.now())
+        if record is not None and self._order is not None and self._order.is_pending:
+            self._order.follow(partial(self._begin_wait, record), partial(self._complete, record))
+        elif record is not None:
+            self._complete(record)
+
+    def _add_wait(self, began: Any, ended: Any) -> None:
+        self._sync_time.add(began, ended)
+        self._timer.add_wait(began, ended)
+
+    def _begin_wait(self, record: Record) -> None:
+        with steps_of(self._job).safely:
+            record.begin = record.stamps.now()
+
+    def _complete(self, record: Record) -> None:
+        steps = steps_of(self._job)
+        with steps.safely:
+            record.end = record.stamps.now()
+            steps.complete(record)
+
+    def _await_order(self) -> None:
+        """Before anything but the forward pass reads the parameters."""
+        if self._order is not None:
+            self._order.finish()
 
     def _position(self) -> RankPosition:
         awaited = self._exchange.awaited
@@ -560,41 +591,10 @@ class Synchronizer:
             hook.remove()
         self._hooks = []
         self._metered.close()
+        if self._order is not None:
+            self._order.close()
         self._passes.close()
         self._standstill.close()
         self._scalers.close()
         buckets.set_hook(self._ddp, None, None)
         buckets.observe_buckets(self._ddp, None)
-
-
-def synchronized(
-    job: Job,
-    ddp: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    policy: str = "auto",
-    steps_per_epoch: int | None = None,
-    levels: Levels | None = None,
-    balance: bool = False,
-    reference: Path | str | None = None,
-    budget: float | None = None,
-) -> Synchronizer:
-    """
-    Let a policy decide when the replicas of a DistributedDataParallel module synchronize. The training loop stays as it
-    is.
-
-    The ranks of the module's process group average: it is the data-parallel group. All ranks of the default group call
-    this and decide together, so that the parts of a replica that tensor or pipeline parallelism put on other ranks stay
-    in the same steps.
-
-    Both may be those that accelerate's `prepare` returned. `policy`: text as docs/policies.md describes it. `steps_per_epoch`: only fedavg needs it. `levels`: which ranks of
-    the module's group are near each other (`near_ranks`); near ranks sum first, where nothing is compressed. `balance`:
-    `batches.part` deals a global batch by the ranks' measured speeds; `batches.weigh` weights the loss. `reference`: the
-    folder of a former run's recording, whose losses the job is compared with; rank 0's counts. `budget`: the share of an epoch's time (without `steps_per_epoch`: of the run's) that ranks may wait for averagings. Raises ValueError for an invalid policy, TypeError for a module that is not wrapped in DistributedDataParallel.
-    """
-    module = getattr(ddp, "_orig_mod", ddp)
-    if not isinstance(module, DistributedDataParallel):
-        raise TypeError(f"the module is a {type(module).__name__}; wrap it in DistributedDataParallel first")
-    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # accelerate's wrapper around the optimizer that updates
-        optimizer = getattr(optimizer, "optimizer", optimizer)
-    parsed = parse_collective_policy(policy)
-    return Synchronizer(job, module, optimizer, parsed, steps_per_epoch, levels, balance, reference, budget)

@@ -12,7 +12,8 @@ from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from timesyncd.client.job import Job
-from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
+from timesyncd.training.torch.entry import synchronized
+from timesyncd.training.torch.synchronizer import Synchronizer
 
 
 class TransformersPolicy(TrainerCallback):
