@@ -23,6 +23,7 @@ from timesyncd.bound import ClockStatus
 from timesyncd.client import AlignmentError, Job, Kind, Method, Signals
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.daemon.job_socket import (
+    CALLS_OF_A_BURST,
     MAX_JOBS_OF_A_USER,
     MAX_JOINS_LOGGED,
     MAX_REQUESTS,
@@ -83,6 +84,15 @@ class Node:
         """What the event loop calls when something came."""
         assert self.socket._socket is not None
         self.socket._read(self.socket._socket)
+
+    def is_read(self) -> bool:
+        """Whether the event loop waits for what comes."""
+        listening, loop = self.socket._socket, asyncio.get_running_loop()
+        assert listening is not None
+        waits = loop.remove_reader(listening)
+        if waits:
+            loop.add_reader(listening, self.socket._read, listening)
+        return waits
 
     def send(self, data: bytes) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -461,6 +471,25 @@ async def test_one_read_takes_so_many_marks(node: Node) -> None:
     await node.delivered(6)
 
     assert at_once == 4
+
+
+async def test_a_flood_leaves_the_event_loop_most_of_its_time(node: Node) -> None:
+    """After more full reads in a row than any burst needs, the socket is not read for a while, and then again."""
+    header = job_datagram.Header("job", 0, 0, 1, "node", 1, 1, 0, ClockStatus.UNKNOWN, None, None, None, None, 0)
+    datagram = job_datagram.encode_header(header, job_datagram.MAX_MARKS) + bytes(
+        job_datagram.MAX_MARKS * job_datagram.MARK_SIZE
+    )
+    node.send(datagram)
+    listens = []
+    for _ in range(CALLS_OF_A_BURST + 1):
+        for _ in range(4):  # as many as a call reads, so that one is always left
+            node.send(datagram)
+        listens.append(node.is_read())
+        node.read()
+    listens.append(node.is_read())
+    await node.delivered(4 * (CALLS_OF_A_BURST + 1) + 1)
+
+    assert listens == [True] * (CALLS_OF_A_BURST + 1) + [False]
 
 
 async def test_passed_file_descriptors_are_dropped(node: Node) -> None:

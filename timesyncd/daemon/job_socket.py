@@ -50,6 +50,9 @@ _MAX_DATAGRAM = 32 * 1024
 #: One call of the event loop reads about so much; a mark takes about 10 us.
 _MAX_DATAGRAMS_A_CALL = 64
 _MAX_MARKS_A_CALL = 2_000
+#: After so many calls in a row that left some unread it is a flood: what the kernel queues is read in fewer. Then each call is
+#: followed by a pause of so many times its length, so that a flood takes a fifth of the event loop.
+CALLS_OF_A_BURST, _PAUSE_FACTOR = 10, 4.0
 
 #: As `job_id` makes it: the name of a job's segment.
 _JOB_ID = re.compile("[0-9a-f]{16}")
@@ -111,6 +114,7 @@ class JobSocket:
         self._warned_ns: int | None = None
         self._joins = 0
         self._joins_since_ns = 0
+        self._full_calls = 0
         self._socket: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
 
@@ -213,16 +217,30 @@ class JobSocket:
 
     def _read(self, listening: socket.socket) -> None:
         """A few at once, so that a flood of datagrams, or of marks, leaves the event loop time for the clocks."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        self._full_calls = 0 if self._read_some(listening) else self._full_calls + 1
+        if self._full_calls > CALLS_OF_A_BURST:
+            loop.remove_reader(listening)
+            loop.call_later((loop.time() - began_s) * _PAUSE_FACTOR, self._read_again, listening)
+
+    def _read_again(self, listening: socket.socket) -> None:
+        if listening is self._socket and listening.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listening, self._read, listening)
+
+    def _read_some(self, listening: socket.socket) -> bool:
+        """Whether none is left."""
         marks = 0
         for _ in range(_MAX_DATAGRAMS_A_CALL):
             if marks >= _MAX_MARKS_A_CALL:
-                return
+                return False
             try:
                 # Room for the credentials only: the kernel drops passed file descriptors.
                 data, ancillary, flags, _ = listening.recvmsg(_MAX_DATAGRAM, socket.CMSG_SPACE(_CREDENTIALS.size))
             except BlockingIOError:
-                return
+                return True
             marks += self._process(data, _peer(ancillary), bool(flags & socket.MSG_TRUNC))
+        return False
 
     def _process(self, data: bytes, peer: Peer | None, truncated: bool) -> int:
         """Returns the number of marks in the datagram, or an equivalent amount of work."""
