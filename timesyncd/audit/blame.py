@@ -13,12 +13,14 @@ from typing import Literal
 
 from pydantic import Field
 
+from timesyncd.audit.group_transfers import GroupTransfers, group_transfers, transfer_lines
 from timesyncd.audit.headline import percent, short_duration
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.group_placing import placed
 from timesyncd.jobs.step_graph import CircularError
 from timesyncd.jobs.trace_clocks import TraceClockOffset
 from timesyncd.jobs.trace_joining import Joined, JoinError, absent_ranks, join, rank_list
+from timesyncd.jobs.trace_steps import with_equal_steps
 from timesyncd.jobs.what_if import MAX_MISFIT, Cause, CauseKind, UnknownReason, WhatIf, analyse
 from timesyncd.messages.node import Message
 from timesyncd.traces.operations import RankTrace, UnusableTrace
@@ -88,7 +90,8 @@ class BlameReport(Message):
 
     `slowdown`: S of Lin et al. (OSDI 2025), `step_ns` over `ideal_ns`. `without_causes_ns`: the step without all causes
     of the list, the costliest first. `by_kind`: the slowdown that operations of a kind alone cause. `replay_misfit`: by
-    how much the replay of the recorded durations misses the recorded time, at worst. `unknown_code`, `unknown`: why no
+    how much the replay of the recorded durations misses the recorded time, at worst. `transfers`: the costliest collectives first; empty
+    where no operations could be joined. `unknown_code`, `unknown`: why no
     cause is named.
     """
 
@@ -109,6 +112,7 @@ class BlameReport(Message):
     waits: list[BlameWait] = Field(default_factory=list)
     clocks: list[BlameClock] = Field(default_factory=list)
     replay_misfit: float | None = None
+    transfers: list[GroupTransfers] = Field(default_factory=list)
     unknown_code: str | None = None
     unknown: str | None = None
     notes: list[str] = Field(default_factory=list)
@@ -198,6 +202,7 @@ def _filled(found: BlameReport, joined: Joined, result: WhatIf, traces: Sequence
             "ideal_ns": round(result.ideal_ns),
             "without_causes_ns": round(result.without_causes_ns),
             "slowdown": result.slowdown,
+            "transfers": group_transfers(list(with_equal_steps({trace.rank: trace for trace in traces}).values())),
             "causes": [_cause(cause, joined, hosts) for cause in result.causes],
             "stages": [
                 BlameStage(stage=stage, ranks=ranks, slowdown=result.by_stage.get(stage))
@@ -371,4 +376,5 @@ def blame_lines(found: BlameReport) -> list[str]:
         f"  rank {wait.rank} waited {short_duration(wait.wait_ns)} a step for rank {wait.awaited} ({wait.kind})"
         for wait in found.waits[:3]
     ]
+    lines += [f"  {line}" for line in transfer_lines(found.transfers)]
     return [*lines, *(f"  note: {note}" for note in found.notes)]

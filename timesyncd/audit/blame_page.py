@@ -8,6 +8,7 @@ from pathlib import Path
 import jinja2
 
 from timesyncd.audit.blame import BlameReport
+from timesyncd.audit.group_transfers import transfer_lines
 from timesyncd.audit.headline import percent, short_duration
 from timesyncd.audit.html import write_whole
 
@@ -22,7 +23,7 @@ def blame_html(report: BlameReport) -> str:
     template = environment.from_string(pages.joinpath("blame.html").read_text(encoding="utf-8"))
     audit = pages.joinpath("report.html").read_text(encoding="utf-8")
     style = audit[audit.index("<style>") + len("<style>") : audit.index("</style>")]
-    return template.render(report=report, style=style)
+    return template.render(report=report, transfer_lines=transfer_lines(report.transfers), style=style)
 
 
 def write_blame(report: BlameReport, folder: Path) -> None:

@@ -28,12 +28,12 @@ from timesyncd.jobs.arrivals import Sync
 from timesyncd.jobs.recording import positions, same_step
 
 #: The largest and the smallest mean size of a fit differ by this factor at least.
-_APART = 2
+APART = 2
 
 #: The steps are also fitted and replayed in so many parts; Student's 95 % quantile for one degree of freedom less.
-_PARTS = 5
+PARTS = 5
 _STUDENT = 2.776
-MIN_STEPS = 4 * _PARTS
+MIN_STEPS = 4 * PARTS
 
 #: A part of the exposed time above this share of it, by more than its error, is what limits the job.
 _MOST = 0.5
@@ -165,7 +165,7 @@ def divide(now: Measured, runs: Sequence[Run]) -> TransferSplit | str:
         return f"{steps} complete steps are too few: {MIN_STEPS} are needed"
     by_step = [list(_periods(step)) for _, step in same_step(now.aligned.syncs)]
     costs = fitted(_flat(by_step))
-    parts = [fitted(_flat(by_step[_part(len(by_step), at)])) for at in range(_PARTS)]
+    parts = [fitted(_flat(by_step[_part(len(by_step), at)])) for at in range(PARTS)]
     common = {kind: cost for kind, cost in costs.items() if all(kind in part for part in parts)}
     if not common:
         return (
@@ -204,7 +204,7 @@ def fitted(periods: Sequence[_Period]) -> dict[int, ReductionCost]:
     for kind in sorted({kind for period in periods for kind in period.kinds}):
         typical = _typical([period.busy for period in periods if period.kinds == {kind}])
         sizes = [each.mean_bytes for each in typical]
-        if sizes and max(sizes) >= _APART * min(sizes):
+        if sizes and max(sizes) >= APART * min(sizes):
             found[kind] = fit_cost(typical)
     return found
 
@@ -246,14 +246,14 @@ def _flat(by_step: Sequence[Sequence[_Period]]) -> list[_Period]:
 
 
 def _part(length: int, at: int) -> slice:
-    return slice(at * length // _PARTS, (at + 1) * length // _PARTS)
+    return slice(at * length // PARTS, (at + 1) * length // PARTS)
 
 
 def _in_parts(runs: Sequence[Run]) -> list[list[Run]]:
     """The steps in equal parts, in order. The instants of a step count from its own begin, so any run may be cut."""
     found: list[list[Run]] = []
     steps = [(run, step) for run in runs for step in run.steps]
-    for at in range(_PARTS):
+    for at in range(PARTS):
         mine = steps[_part(len(steps), at)]
         found.append([Run(run.starts_ns, (step,)) for run, step in mine])
     return found
@@ -333,7 +333,7 @@ def _shortened(runs: Sequence[Run], saved_ns: Mapping[str, float]) -> list[Run]:
 
 def _split(whole: _Shares, parts: Sequence[_Shares], costs: tuple[KindCost, ...], packing: _Packing) -> TransferSplit:
     def duration(of: Callable[[_Shares], float], error: float = 0.0) -> Duration:
-        return Duration(of(whole), _half_interval([of(part) for part in parts]) + error * abs(of(whole)))
+        return Duration(of(whole), half_interval([of(part) for part in parts]) + error * abs(of(whole)))
 
     return TransferSplit(
         exposed=duration(lambda shares: shares.exposed),
@@ -371,11 +371,11 @@ def _part_shares(whole: _Shares, parts: Sequence[_Shares], packing: _Packing) ->
     mean = fmean(part.exposed for part in parts)
     for name, of in _PART_OF.items():
         value = of(whole) / whole.exposed
-        error = _half_interval([of(part) - value * part.exposed for part in parts]) / mean
+        error = half_interval([of(part) - value * part.exposed for part in parts]) / mean
         yield Share(name, value, error + (packing.error * abs(value) if name == "serialization" else 0.0))
 
 
-def _half_interval(values: Sequence[float]) -> float:
+def half_interval(values: Sequence[float]) -> float:
     """Half of the 95 % interval of the mean of independent parts."""
     return _STUDENT * stdev(values) / math.sqrt(len(values))
 
@@ -403,12 +403,12 @@ def _kind_costs(by_step: Sequence[Sequence[_Period]], costs: _Costs, parts: Sequ
     periods = _flat(by_step)
     for kind, cost in costs.items():
         slopes = [part[kind].ns_per_byte for part in parts]
-        error = _half_interval(slopes)
+        error = half_interval(slopes)
         fastest = cost.ns_per_byte - error
         yield KindCost(
             kind=kind,
             sizes=len(_typical([period.busy for period in periods if period.kinds == {kind}])),
-            latency=Duration(cost.latency_ns, _half_interval([part[kind].latency_ns for part in parts])),
+            latency=Duration(cost.latency_ns, half_interval([part[kind].latency_ns for part in parts])),
             bytes_per_s=cost.bytes_per_s,
             bytes_per_s_low=1e9 / (cost.ns_per_byte + error),
             bytes_per_s_high=1e9 / fastest if fastest > 0 else None,
