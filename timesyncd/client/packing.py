@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from timesyncd.ipc.network_record import PackingPart, PackingTime
 
@@ -32,6 +35,28 @@ class Packing:
         with _lock:
             before = _times.get(self._part, PackingTime(0, 0))
             _times[self._part] = PackingTime(before.cpu_ns + cpu_ns, before.bytes + self._bytes)
+
+
+_Method = Callable[..., Any]
+
+
+def counts_packing(part: PackingPart, unpacks: bool = False) -> Callable[[_Method], _Method]:
+    """
+    For a method of an object with `nbytes`, the octets that it packs, and `sample`, a tensor of them or None: a device
+    packs by itself. `unpacks`: the octets were counted when they were packed.
+    """
+
+    def decorate(method: _Method) -> _Method:
+        @functools.wraps(method)
+        def counted(self: Any, *args: Any, **rest: Any) -> Any:
+            if self.sample is None or self.sample.device.type != "cpu":
+                return method(self, *args, **rest)
+            with Packing(part, 0 if unpacks else self.nbytes):
+                return method(self, *args, **rest)
+
+        return counted
+
+    return decorate
 
 
 _times: dict[PackingPart, PackingTime] = {}

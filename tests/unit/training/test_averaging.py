@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from timesyncd.client.packing import packing_times
+from timesyncd.ipc.network_record import PackingPart, PackingTime
 from timesyncd.training.torch.averaging import (
     Averaging,
     DenseReducer,
@@ -186,3 +188,13 @@ def test_parameters_are_averaged_in_their_own_memory(scale: float, monkeypatch: 
     assert all("flat" in vars(chunk) for averaging in others for chunk in averaging._chunks)
     for of in tensors:
         assert (of[0] == 3 * scale).all() and (of[1] == 2 * scale).all()
+
+
+def test_what_an_averaging_packs_is_counted_once() -> None:
+    """With the CPU time of filling and of writing back, for the audit; the octets are those that were sent."""
+    before = packing_times().get(PackingPart.AVERAGING, PackingTime(0, 0))
+    Averaging([torch.ones(1_000)], FakeReducer()).average()
+    after = packing_times()[PackingPart.AVERAGING]
+
+    assert after.bytes - before.bytes == 4_000
+    assert after.cpu_ns > before.cpu_ns

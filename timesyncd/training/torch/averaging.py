@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from timesyncd.client.packing import counts_packing
 from timesyncd.client.torch.stamps import HostTimes, times_of
+from timesyncd.ipc.network_record import PackingPart
 from timesyncd.training.torch.outer import OuterOptimizer
 
 #: Upper limit of a chunk. A chunk is copied while the one before it is sent.
@@ -86,6 +88,7 @@ class Chunk:
     def fill(self) -> None:
         torch._foreach_copy_(self._views, self._selected())
 
+    @counts_packing(PackingPart.AVERAGING, unpacks=True)
     def write_back(self, flat: torch.Tensor) -> None:
         torch._foreach_copy_(self._selected(), self._views if flat is self.flat else self._as_views(flat))
 
@@ -337,6 +340,7 @@ class Averaging:
         for chunk, mean in self._received():
             chunk.mix(mean, own)
 
+    @counts_packing(PackingPart.AVERAGING)
     def _send(self, scale: float, keep: bool = False) -> None:
         for number, chunk in enumerate(self._chunks):
             chunk.fill()
