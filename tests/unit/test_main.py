@@ -242,3 +242,13 @@ def test_finding_the_command_imports_no_dependency() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     assert set(loaded) & program.NEEDS_EXTRA == set()
+
+
+@pytest.mark.parametrize("words", ["export ptp -o unused --since=--", "wait --within=--", "preflight --nodes=--"])
+def test_two_dashes_are_no_value(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse of Python 3.11 makes an empty list of them, which no command expects."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(words.split())
+
+    assert ended.value.code == 2
+    assert "expected one argument" in capsys.readouterr().err

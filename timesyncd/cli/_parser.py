@@ -34,6 +34,12 @@ class Parser(argparse.ArgumentParser):
         self._given = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args(args, namespace)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """In argparse of Python 3.11 the value of `--option=--` is an empty list, whatever the option's type is."""
+        if action.option_strings and action.nargs is None and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected one argument")
+        return super()._get_values(action, arg_strings)
+
     def error(self, message: str) -> NoReturn:
         """The usage, then one line, with the nearest option of each that this command has not."""
         known = set(re.findall(r"--[a-z][a-z-]*", self.format_help()))

@@ -68,12 +68,12 @@ def run(args: Namespace) -> int:
 
 def _check_names(traces: Sequence[Path], output: Path) -> None:
     """Raises TraceError if a path is given twice."""
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in traces:
-        if path.resolve() in seen:
+        if os.path.realpath(path) in seen:
             raise TraceError(f"{path}: the trace is given twice")
-        seen.add(path.resolve())
-    if output.resolve() in seen:
+        seen.add(os.path.realpath(path))
+    if os.path.realpath(output) in seen:
         raise TraceError(f"{output}: the output is one of the traces; name another file")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import stat
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -91,9 +92,11 @@ def _sqlite_path(location: StoreLocation, otherwise: str) -> Path:
 def _check_store(path: Path) -> None:
     """Raises StoreError where the file is none of timesyncd's stores, or damaged."""
     try:
-        path.stat()
+        is_file = stat.S_ISREG(path.stat().st_mode)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
+    if not is_file:  # SQLite would wait for ever for a FIFO's writer
+        raise StoreError(f"{path}: not a regular file, so it is no store")
     if damage := damage_of(path, has_tables=True):
         raise StoreError(f"{path}: {damage}")
 

@@ -71,6 +71,8 @@ def test_a_pipe_that_does_not_end_is_given_up() -> None:
         (["broker-config", "--nodes-file", "{}", "--out", "unused"], "name the nodes"),
         (["profile-from-mib", "{}"], "no regular file"),
         (["history", "ptp", "--store", "{}"], "not a regular file"),
+        (["store", "backup", "unused", "--store", "{}"], "not a regular file"),
+        (["store", "restore", "{}", "--store", "unused"], "not a regular file"),
         (["check-config", "--config", "{}"], "no regular file"),
     ],
 )
@@ -92,3 +94,11 @@ def test_a_store_without_a_name_is_refused(store: str, tmp_path: Path, capsys: p
     """In one line, as a wrong URL is."""
     assert main(["history", "ptp", "--store", store]) == 2
     assert "store: give a path or postgresql://" in capsys.readouterr().err
+
+
+def test_a_link_to_itself_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line names it."""
+    (tmp_path / "loop").symlink_to("loop")
+
+    assert main(["merge-traces", str(tmp_path / "loop"), "-o", str(tmp_path / "merged.json")]) == 2
+    assert capsys.readouterr().err == f"timesyncd: {tmp_path}/loop: Too many levels of symbolic links\n"
