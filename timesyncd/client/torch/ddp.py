@@ -6,7 +6,6 @@ import functools
 import json
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from timesyncd.client.job import Job
 from timesyncd.client.packing import Packing
 from timesyncd.client.torch.communicators import Channel
+from timesyncd.client.torch.own_warnings import warn
 from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.stamps import HOST
 from timesyncd.client.torch.steps import Record, Steps, steps_of
@@ -260,7 +260,7 @@ def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: obj
     found = _attached(ddp)
     refusal = None if found is not None else _refusal(job, ddp)
     if refusal is not None:
-        warnings.warn(f"timesyncd does not meter the buckets of this module: {refusal}", stacklevel=4)
+        warn(f"timesyncd does not meter the buckets of this module: {refusal}", stacklevel=4)
         if hook is not None:
             ddp.register_comm_hook(state, hook)
         return lambda: None

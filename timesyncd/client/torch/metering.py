@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
@@ -29,6 +28,7 @@ from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch.collectives import TimedWork
 from timesyncd.client.torch.ddp import thread_state
 from timesyncd.client.torch.module_buffers import stamp_buffers
+from timesyncd.client.torch.own_warnings import warn
 from timesyncd.client.torch.steps import Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind
 
@@ -367,7 +367,7 @@ def stamp_collectives(job: Job, module: FSDPModule) -> Callable[[], None]:
             for attribute, setter, kind in _FSDP_COLLECTIVES:
                 undoing += _stamp(job, shard, attribute, getattr(shard, setter, None), kind, module)
     if not undoing:
-        warnings.warn(
+        warn(
             "timesyncd meters no collective of this module: FSDP2 of this torch has no setter for custom collectives",
             stacklevel=4,
         )

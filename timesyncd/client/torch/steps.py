@@ -11,7 +11,6 @@ import atexit
 import functools
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -23,6 +22,7 @@ import torch
 from timesyncd.client.job import Job
 from timesyncd.client.meter import Meter, OpenArrival
 from timesyncd.client.torch.communicators import Channel, Communicators
+from timesyncd.client.torch.own_warnings import warn
 from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.stamps import HOST, DeviceStamps, HostStamps, SideStream, Stamps
 from timesyncd.client.torch.updates import StepUpdates
@@ -474,7 +474,7 @@ class Steps:
         self.job.meter.hide_presence()
         if reason not in self._refusals:
             self._refusals.add(reason)
-            warnings.warn(f"timesyncd does not timestamp this: {reason}; such marks count as lost", stacklevel=3)
+            warn(f"timesyncd does not timestamp this: {reason}; such marks count as lost", stacklevel=3)
         raise RuntimeError(reason)
 
     def _drop(self, records: list[Record] | deque[Record]) -> None:

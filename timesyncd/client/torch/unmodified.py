@@ -7,7 +7,6 @@ import contextlib
 import functools
 import gc
 import os
-import warnings
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet
@@ -25,6 +24,7 @@ from timesyncd.client.torch.collectives import meter_collectives
 from timesyncd.client.torch.ddp import attach, show_buckets, stamping_hook
 from timesyncd.client.torch.issued_calls import IssuedCalls
 from timesyncd.client.torch.metering import count_update, meter_ddp, meter_fsdp, metered, watch_updates
+from timesyncd.client.torch.own_warnings import collected_warnings
 from timesyncd.client.torch.steps import steps_of
 
 #: The environment variable with the name of the job, the same in all processes of the script.
@@ -152,14 +152,13 @@ def _send_at_the_end(job: Job, calls: IssuedCalls) -> None:
 @contextlib.contextmanager
 def _errors_to_file(job: Job) -> Iterator[None]:
     """Errors and warnings are written to a file beside the marks: the script continues, and its output is unchanged."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with collected_warnings() as texts:
         try:
             yield
         except Exception as error:  # noqa: BLE001  the script continues
             _write_note(job, f"{type(error).__name__}: {error}")
-    for warning in caught:
-        _write_note(job, str(warning.message))
+    for text in texts:
+        _write_note(job, text)
 
 
 def _write_note(job: Job, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from timesyncd.client import Job, Kind
 from timesyncd.client.torch import meter_ddp, metered, unmodified
 from timesyncd.client.torch.ddp import Buckets
 from timesyncd.client.torch.metering import StampedComm, _parameter_groups, _stamp_waits
+from timesyncd.client.torch.own_warnings import warn
 from timesyncd.client.torch.stamps import HostStamps
 from timesyncd.client.torch.steps import Record, steps_of
 
@@ -151,6 +153,25 @@ def test_a_module_that_a_script_saves_needs_no_timesyncd(rank: Rank, monkeypatch
 
     assert b"timesyncd" not in file.getvalue()
     assert rank.marked() == [(0, Kind.BUCKET), (0, Kind.STEP)]
+
+
+def test_a_note_of_run_audit_repeats_no_warning_of_the_script(
+    rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python shows a warning of one line once, and again after its filters have changed: the meter changes none."""
+    monkeypatch.setenv("TIMESYNCD_RECORD", str(tmp_path))
+    shown: list[str] = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *place: shown.append(str(message)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        for _ in range(3):
+            with unmodified._errors_to_file(rank.job):
+                warn("the meter's", stacklevel=1)
+            warnings.warn("the script's", stacklevel=1)
+    (note,) = tmp_path.glob("*.note")
+
+    assert shown == ["the script's"]
+    assert note.read_text().count("the meter's (torch ") == 3
 
 
 def test_an_fsdp_without_setters_gives_a_warning(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
