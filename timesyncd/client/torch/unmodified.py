@@ -30,36 +30,61 @@ from timesyncd.client.torch.steps import steps_of
 #: The environment variable with the name of the job, the same in all processes of the script.
 JOB_NAME_VARIABLE = "TIMESYNCD_AUDIT_JOB"
 
-_started_pids: list[int] = []
+#: By process, the job that is metered, and what ends its metering.
+_metered: dict[int, tuple[Job, contextlib.ExitStack]] = {}
 
 
 def start() -> None:
-    """Start metering, once in a process, when its default process group exists."""
-    if os.getpid() in _started_pids or not dist.is_initialized():
+    """
+    Start metering when the default process group exists. A script may make that group again: with this rank and as many
+    ranks the job goes on, else the ranks have other numbers, and another job begins.
+    """
+    if not dist.is_initialized():
         return
-    _started_pids.append(os.getpid())
-    job = Job(name=os.environ.get(JOB_NAME_VARIABLE), rank=dist.get_rank(), world_size=dist.get_world_size())
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if os.getpid() in _metered:
+        former, ending = _metered[os.getpid()]
+        if (former.rank, former.world_size) == (rank, world_size):
+            return
+        ending.close()
+    job = Job(name=os.environ.get(JOB_NAME_VARIABLE), rank=rank, world_size=world_size)
     stack = contextlib.ExitStack()
+    _metered[os.getpid()] = job, stack
+    stack.callback(job.close)
     stack.enter_context(meter_collectives(job))
-    job.audit_collectives = stack  # type: ignore[attr-defined]  # open for as long as the job lives
-    calls = _see_every_call(job)
-    _meter_every_ddp(job)
-    _meter_at_first_update(job)
-    _send_at_the_end(job, calls)
+    calls = _see_every_call(job, stack)
+    _meter_every_ddp(job, stack)
+    _meter_at_first_update(job, stack)
+    _send_at_the_end(job, calls, stack)
 
 
-def _see_every_call(job: Job) -> IssuedCalls:
+def _see_every_call(job: Job, stack: contextlib.ExitStack) -> IssuedCalls:
     """What no hook meters is marked or counted, so that the report states it."""
     folder = record_dir()
     path = None if folder is None else folder / f"rank-{job.rank}-{os.getpid()}.calls"
     calls = IssuedCalls(steps_of(job), path)
+    stack.callback(calls.close)
     with _errors_to_file(job):
         calls.open()
     atexit.register(calls.write)
+    stack.callback(atexit.unregister, calls.write)
+    stack.callback(calls.write)
     return calls
 
 
-def _meter_every_ddp(job: Job) -> None:
+def _replace(owner: Any, name: str, made: Any, stack: contextlib.ExitStack) -> None:
+    """Until the stack is closed."""
+    former = getattr(owner, name)
+    setattr(owner, name, made)
+
+    def restore() -> None:
+        if getattr(owner, name) is made:  # else another library put its own around it, which calls it
+            setattr(owner, name, former)
+
+    stack.callback(restore)
+
+
+def _meter_every_ddp(job: Job, stack: contextlib.ExitStack) -> None:
     """
     A module gets the stamping hook when it is made, loaded or copied; a hook that the script registers later is called
     inside it.
@@ -104,10 +129,10 @@ def _meter_every_ddp(job: Job) -> None:
             register_comm_hook(self, self.process_group, fp16_compress_hook)
 
     for wrapper in (__init__, __setstate__, register_comm_hook, _register_builtin_comm_hook):
-        setattr(DistributedDataParallel, wrapper.__name__, wrapper)
+        _replace(DistributedDataParallel, wrapper.__name__, wrapper, stack)
 
 
-def _meter_at_first_update(job: Job) -> None:
+def _meter_at_first_update(job: Job, stack: contextlib.ExitStack) -> None:
     """FSDP2 modules, and scripts that reduce their gradients themselves, are found at the first update of parameters."""
     steps = steps_of(job)
 
@@ -124,7 +149,7 @@ def _meter_at_first_update(job: Job) -> None:
             for root in roots:
                 count_update(root, optimizer)
 
-    watch_updates(updated)
+    stack.callback(watch_updates(updated))
 
 
 def _sharded_roots() -> list[Any]:
@@ -133,7 +158,7 @@ def _sharded_roots() -> list[Any]:
     return [each for each in found if id(each) not in within]
 
 
-def _send_at_the_end(job: Job, calls: IssuedCalls) -> None:
+def _send_at_the_end(job: Job, calls: IssuedCalls, stack: contextlib.ExitStack) -> None:
     """A process that multiprocessing forked ends without running the interpreter's exit handlers."""
     destroy = distributed_c10d.destroy_process_group
 
@@ -146,7 +171,7 @@ def _send_at_the_end(job: Job, calls: IssuedCalls) -> None:
 
     for module in (dist, distributed_c10d):
         if getattr(module, "destroy_process_group", None) is destroy:
-            setattr(module, "destroy_process_group", destroy_process_group)  # noqa: B010  mypy knows the module's own alone
+            _replace(module, "destroy_process_group", destroy_process_group, stack)
 
 
 @contextlib.contextmanager
