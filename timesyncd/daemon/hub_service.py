@@ -102,6 +102,11 @@ class HubService:
         """Whether this hub has to decode a message: where hubs share the fleet, those of its share alone."""
         return self._sharing is None or self._sharing.wants(channel, subject, payload)
 
+    def set_local_jobs(self, jobs: Collection[str]) -> None:
+        """The jobs with ranks on this node, of which each state is decoded."""
+        if self._sharing is not None:
+            self._sharing.local_jobs = jobs
+
     def accept_other(self, node: str, json: bytes, received_boottime_ns: int, live: bool) -> None:
         """The state of a node of another hub's share, undecoded."""
         if not self._admits(node, _OTHER_BYTES + len(json), live, received_boottime_ns):

@@ -172,6 +172,8 @@ class Publisher:
             return
         if job_socket is not None and not self._hub_service.is_hub:
             mqtt.select(JOB_STATE, job_socket.job_ids)
+        elif job_socket is not None:
+            self._hub_service.set_local_jobs(job_socket.job_ids)
         if parts is not None:
             mqtt.select(MARKS, parts)
 

@@ -6,6 +6,7 @@ argument.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.alignment import Alignment, unknown_alignment
@@ -26,6 +27,13 @@ MAX_GAINED = 2_000
 _JOB = re.compile(rb'"uid":(\d{1,19}),"pid":-?\d{1,19},"job":"([^"\\]{1,1020})","attempt":(\d{1,19}),')
 _HEAD_BYTES = 2_048
 
+#: Of a job's states that differ in neither hub nor plan each fifth is decoded: they come each second, and 18 us or more each.
+DECODED_EVERY = 5
+#: Jobs of which that is counted; with more of them all are counted anew.
+_MAX_COUNTED_JOBS = 10_000
+_PLAN = b'"plan":{"version":'
+_MAX_PUBLISHER_BYTES = 200
+
 
 def job_of(marks: bytes) -> str | None:
     """The id of the job of a batch of marks, without decoding it; None: it is written in another way."""
@@ -36,9 +44,34 @@ def job_of(marks: bytes) -> str | None:
     return job_id(int(uid), name.decode(errors="replace"), int(attempt))
 
 
+def _origin(state: bytes) -> bytes:
+    """The hub that published a job's state, and the version of its plan, without decoding it; empty: it is written otherwise."""
+    ends, plan = state.find(b",", 0, _MAX_PUBLISHER_BYTES), state.rfind(_PLAN)
+    if ends < 0 or plan < 0:
+        return b""
+    return state[:ends] + state[plan : plan + _MAX_PUBLISHER_BYTES].split(b",", 1)[0]
+
+
+class JobStates:
+    """Which states of a job are decoded: each from another hub or with another plan, and of the others each fifth."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[bytes, int]] = {}
+
+    def wants(self, job: str, payload: bytes) -> bool:
+        origin = _origin(payload)
+        known, skipped = self._last.get(job, (b"", 0))
+        wanted = not origin or origin != known or skipped >= DECODED_EVERY - 1
+        if len(self._last) >= _MAX_COUNTED_JOBS:
+            self._last.clear()
+        self._last[job] = origin, 0 if wanted else skipped + 1
+        return wanted
+
+
 class Sharing:
     """
-    What the hub `node` owns while hubs share the fleet. `fleet` counts the clocks of this share alone.
+    What the hub `node` owns while hubs share the fleet. `fleet` counts the clocks of this share alone. `local_jobs` have ranks
+    on this node, which need each state.
 
     A fleet-wide number is of all shares, counted while the same hubs shared: so no node counts twice. While one is
     missing the alignment is unknown, and the other numbers name the hub whose share they lack.
@@ -46,6 +79,8 @@ class Sharing:
 
     def __init__(self, node: str, fleet: Fleet) -> None:
         self.ownership = Ownership(node)
+        self.local_jobs: Collection[str] = ()
+        self._job_states = JobStates()
         self._node = node
         self._fleet = fleet
         self._received: dict[str, ReceivedShare] = {}
@@ -62,6 +97,8 @@ class Sharing:
             case "mark_batch":
                 job = job_of(payload)
                 return job is None or self.ownership.owns(job_key(job))
+            case "job_state":
+                return subject in self.local_jobs or self._job_states.wants(subject, payload)
             case "history":
                 return self.ownership.owns(self._fleet.key(subject))
         return True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from batches import batch, mark
+from extreme_messages import job_state
 from hypothesis import given
 from hypothesis import strategies as st
 from node_states import node_state
@@ -13,9 +15,10 @@ from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.fleet.ownership import LISTEN_NS, SETTLED_AFTER_NS, owner
+from timesyncd.fleet.registry import Fleet
 from timesyncd.fleet.shares import EXPIRES_AFTER_NS
 from timesyncd.fleet.undecoded import key_of
-from timesyncd.hub.sharing import job_of
+from timesyncd.hub.sharing import Sharing, job_of
 from timesyncd.ipc.job_datagram import job_id, job_part
 from timesyncd.messages.node import NodeState
 from timesyncd.mqtt.topics import encode
@@ -41,6 +44,21 @@ def test_the_rack_of_a_state_is_read_without_decoding_it() -> None:
     assert key_of("n1", encode(state)) == "n1"
     assert key_of("n1", encode(state.model_copy(update={"topology": "hall-1/rack-2"}))) == "hall-1/rack-2"
     assert key_of("n1", encode(state.model_copy(update={"topology": 'a"b'}))) == "n1"
+
+
+def test_of_a_jobs_states_few_are_decoded() -> None:
+    """A plan or a hub that is new is read at once, since the next owner goes on with it; ranks here need each state."""
+    sharing = Sharing("hub-a", Fleet())
+    first = job_state()
+    replanned = first.model_copy(update={"plan": replace(first.plan, version=first.plan.version + 1)})
+    states = [*[first] * 7, replanned, replanned.model_copy(update={"node": "hub-c"}), first]
+    wanted = [sharing.wants("job_state", "j", encode(state)) for state in states]
+    sharing.local_jobs = {"j"}
+    of_local = [sharing.wants("job_state", "j", encode(first)) for _ in range(3)]
+
+    assert wanted == [True, False, False, False, False, True, False, True, True, True]
+    assert of_local == [True] * 3
+    assert [sharing.wants("job_state", "k", b'{"node": "hub-c"}') for _ in range(2)] == [True, True]
 
 
 class SharedFleet:
