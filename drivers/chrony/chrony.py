@@ -62,7 +62,8 @@ _NO_REFCLOCKS: Mapping[str, int] = MappingProxyType({})
 class ChronySnapshot:
     """
     chronyd's replies of one poll. The clocks were read before the first request, and `real_minus_boot_after_ns` after the last
-    reply; `kernel_ppb` is the kernel's frequency before and after TRACKING (None: not readable).
+    reply; `kernel_ppb` is the kernel's frequency before and after TRACKING (None: not readable). chronyd has `counted` sources,
+    of which at most MAX_SOURCES were read.
     """
 
     boottime_ns: int
@@ -71,6 +72,7 @@ class ChronySnapshot:
     kernel_ppb: tuple[int | None, int | None]
     tracking: Tracking
     sources: tuple[NtpSource, ...]
+    counted: int = 0
 
 
 class ChronyHistory:
@@ -106,6 +108,8 @@ class ChronyHistory:
             return "chronyd follows its own clock (directive `local`) instead of a source"
         if tracking.reference_time == self._reference_before_step:
             return "chronyd has not measured since the clock was stepped"
+        if snapshot.counted > MAX_SOURCES:
+            return f"chronyd has {snapshot.counted} sources, more than the {MAX_SOURCES} that can be compared"
         if None in snapshot.kernel_ppb:
             return "the clock's frequency cannot be read from the kernel (adjtimex)"
         return None
@@ -257,8 +261,8 @@ def _up_ns(seconds: float) -> int:
     return math.ceil(seconds * NS_PER_S)
 
 
-#: At most so many of chronyd's sources are read.
-MAX_SOURCES = 32
+#: With more sources there is no sample: one that was not read may contradict the others, or be a PTP hardware clock.
+MAX_SOURCES = 128
 
 _TIMEOUT_S = 1.0
 
@@ -336,17 +340,19 @@ class Chrony:
         before_ns, real_minus_boot_before_ns = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
         kernel_ppb = frequency_ppb()
         tracking = await self._client.request(Tracking, Command.TRACKING)
+        counted, sources = await self._sources()
         return ChronySnapshot(
             boottime_ns=before_ns,
             real_minus_boot_ns=real_minus_boot_before_ns,
             kernel_ppb=(kernel_ppb, frequency_ppb()),
             tracking=tracking,
-            sources=await self._sources(),
+            sources=sources,
+            counted=counted,
             real_minus_boot_after_ns=real_minus_boot_ns(self._clocks),
         )
 
-    async def _sources(self) -> tuple[NtpSource, ...]:
-        """chronyd's sources; the list ends early if a source is removed meanwhile."""
+    async def _sources(self) -> tuple[int, tuple[NtpSource, ...]]:
+        """The number of chronyd's sources, and at most MAX_SOURCES of them; fewer if a source is removed meanwhile."""
         count = (await self._client.request(SourceCount, Command.N_SOURCES)).sources
         found = []
         for index in range(min(count, MAX_SOURCES)):
@@ -356,7 +362,7 @@ class Chrony:
             except NoSuchSource:
                 break
             found.append(ntp_source(data, stats))
-        return tuple(found)
+        return count, tuple(found)
 
 
 #: A UNIX socket's path, or host and port.

@@ -115,7 +115,12 @@ class Phc2sysCommand:
 
 def _phc2sys(process: Process) -> bool | None:
     command = Phc2sysCommand.of(process)
-    return command.steers and REALTIME in command.sinks
+    if not command.steers or REALTIME not in command.sinks:
+        return False
+    # A file that cannot be read may name a servo that steers nothing, unless the command line overrides it.
+    is_hidden = process.config is None and _has(process, _PHC2SYS_VALUED, "f")
+    names_servo = "clock_servo" in linuxptp_settings(process, _PHC2SYS_VALUED, _PHC2SYS_SHORT)
+    return None if is_hidden and not names_servo else True
 
 
 def _ptp4l(process: Process) -> bool | None:

@@ -209,19 +209,25 @@ async def test_a_source_that_went_away_takes_nothing_with_it(tmp_path: Path) -> 
     assert [source.name for source in taken.ntp_sources] == ["127.0.0.1"]
 
 
-async def test_no_more_sources_are_asked_for_than_a_poll_has_time_for(tmp_path: Path) -> None:
-    """However many a server has."""
+@pytest.mark.parametrize("count", [MAX_SOURCES, MAX_SOURCES + 1, 2**32 - 1])
+async def test_no_more_sources_are_asked_for_than_a_poll_has_time_for(tmp_path: Path, count: int) -> None:
+    """A source that was not read may contradict the others, or be a PTP hardware clock: then there is no sample."""
 
     def many(question: bytes) -> list[bytes]:
         if question[5] == N_SOURCES:
-            return [answer("count", question)[:28] + b"\xff\xff\xff\xff"]
+            return [answer("count", question)[:28] + count.to_bytes(4, "big")]
         return honest(question[:20] + bytes(4) + question[24:])
 
     with FakeChronyd(tmp_path / "chronyd.sock", many).running() as fake:
         taken = await poll_once(fake.path)
 
-    assert isinstance(taken, UtcSample)
-    assert len(taken.ntp_sources) == MAX_SOURCES == 32
+    assert len(fake.asked) == 2 + 2 * MAX_SOURCES
+    if count <= MAX_SOURCES:
+        assert isinstance(taken, UtcSample)
+        assert len(taken.ntp_sources) == count
+    else:
+        assert isinstance(taken, NoSample)
+        assert taken.reason == f"chronyd has {count} sources, more than the 128 that can be compared"
 
 
 async def test_silence_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ def found(*lines: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ("phc2sys -s eth0 -c eth1", None),
         ("phc2sys -s eth0 -c eth1 -c CLOCK_REALTIME", "phc2sys"),
         ("phc2sys -s eth0 -E ntpshm", None),
+        ("phc2sys -a -r -f /not/there -E pi", "phc2sys"),
         ("phc2sys -s eth0 -E linreg", "phc2sys"),
         ("phc2sys --step_threshold 1 -s CLOCK_REALTIME -c eth0", None),
         ("phc2sys --step_threshold=1 -a -r", "phc2sys"),
@@ -112,6 +113,7 @@ def test_a_ptp4l_without_flags_is_undecided() -> None:
 @pytest.mark.parametrize(
     ("line", "undecided"),
     [
+        ("phc2sys -a -r -f /absent/phc2sys.conf", "phc2sys"),
         ("sfptpd -f /absent/sfptpd.conf", "sfptpd"),
         ("ptpd2 -c /absent/ptpd2.conf", "ptpd"),
         ("sptp -config /absent/sptp.yaml", "sptp"),
