@@ -23,6 +23,8 @@ _P2P_MESSAGES = (2, 3)
 _SYNC = 0
 _P2P_MECHANISMS = (2, 3)
 _NO_MECHANISM = 0xFE
+#: The common link delay service, another process, measures the delay: this port's Pdelay counters stand still.
+_COMMON_P2P = 3
 _SYNCS_UNTIL_STALE = 3
 _REPEATS_UNTIL_UNMEASURED = 2
 _MOST_LATE_NS = NS_PER_S
@@ -270,7 +272,7 @@ def _path_delay(snapshot: Ptp4lSnapshot) -> int:
 
 
 def _delay_counters(snapshot: Ptp4lSnapshot) -> tuple[int | None, int | None]:
-    if snapshot.stats is None:
+    if snapshot.stats is None or snapshot.port.delay_mechanism == _COMMON_P2P:
         return None, None
     request, response = _P2P_MESSAGES if _is_p2p(snapshot.port) else _E2E_MESSAGES
     return snapshot.stats.sent[request], snapshot.stats.received[response]

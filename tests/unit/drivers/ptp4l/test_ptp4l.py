@@ -384,6 +384,18 @@ async def test_p2p_takes_the_ports_own_delay(server: ScriptedPtp4l) -> None:
     assert (taken.delay_requests_sent, taken.delay_responses_received) == (501, 401)
 
 
+async def test_the_counters_of_a_common_link_delay_service_are_not_the_ports(server: ScriptedPtp4l) -> None:
+    """Another process measures the delay then, so the port's counters stand still, and the memory expires by time."""
+    server.script.mechanism, server.script.path_delay_ns, server.script.peer_delay_ns = 3, 0, 512
+    driver = await primed(server, FakeClocks())
+    server.script.sync(3)
+    taken = await sample(driver)
+    await driver.close()
+
+    assert (taken.path_delay_ns, taken.delay_interval_ns) == (512, 2_000_000_000)
+    assert (taken.delay_requests_sent, taken.delay_responses_received) == (None, None)
+
+
 @pytest.mark.parametrize("by_ns", [5_000_000, -5_000_000, 37_000_000_000])
 async def test_a_step_between_two_syncs_is_reported(server: ScriptedPtp4l, by_ns: int) -> None:
     """A clock that was set gives no sample across it; what follows is learnt again."""
