@@ -23,8 +23,12 @@ from timesyncd.logs.bounds import BoundRow
 from timesyncd.logs.instances import Instance, Instances
 from timesyncd.logs.lines import Origin
 from timesyncd.logs.report import LogReport
+from timesyncd.model.error_bound import MAX_PLAUSIBLE_NS
 
 _WHEN = r"(?P<when>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?P<source>\S+) +"
+#: RFC 5905, figure 11: 0 is unspecified, 16 unsynchronised.
+_SYNCHRONISED_STRATA = range(1, 16)
+
 _FLOAT = r"([+-]?\d\.\d{3}e[+-]\d\d)"
 _DECIMAL = r"-?\d{1,9}\.\d{3}"
 
@@ -79,6 +83,9 @@ class ChronyLog:
         self._check_time(seconds, found["when"], line)
         self._report.add_measurement(str(seconds), pause_ns, line)
         bound_ns = self._tracking_ns(found) if is_tracking else self._measurement_ns(found)
+        if bound_ns is not None and bound_ns > MAX_PLAUSIBLE_NS:
+            self._report.add_note("an error of more than a century bounds nothing")
+            bound_ns = None
         self._margin_ns = bound_ns or 0
         if bound_ns is None:
             self._report.without_bound += 1
@@ -108,8 +115,10 @@ class ChronyLog:
 
     def _tracking_ns(self, found: re.Match[str]) -> int | None:
         """The bound on |system clock - UTC|; None: chronyd follows no server, or a reference clock."""
-        if found["leap"] == "?" or found["stratum"] == "0":
-            self._report.add_note("where chronyd is not synchronised (leap status ?), nothing is known")
+        if found["leap"] == "?" or int(found["stratum"]) not in _SYNCHRONISED_STRATA:
+            self._report.add_note(
+                "where chronyd is not synchronised (leap status ?, stratum 0 or 16), nothing is known"
+            )
             return None
         if not _is_address(found["source"]):
             self._report.add_note(
