@@ -93,7 +93,6 @@ async def lying(lie: ProtocolLie) -> AsyncIterator[SnmpAgent]:
         (OtherRequest, Malformed, "a response to no pending request"),
         (OtherObjects, Malformed, "the response contains other objects than the request"),
         (NotAdvancing, Malformed, r"does not advance: 1\.3\.6\.1\.4\.1\.9070\."),
-        (wrong_state, Malformed, r"clock_state .*241\.1\.2\.4\.1\.4\.24\.1\.0.: b'locked' instead of a 64-bit integer"),
         (Empty, Malformed, "the response has 0 variables instead of 10"),
         (Failing, Refused, r"genErr for 1\.3\.6\.1\.4\.1\.9070"),
         (Silent, Unreachable, "community is wrong"),
@@ -116,6 +115,15 @@ async def test_a_lying_grandmaster_gives_one_typed_error(
     assert str(raised.value).startswith(f"127.0.0.1:{liar.port}: ")
     assert "\n" not in str(raised.value)
     assert sample.clock_state is ClockState.LOCKED
+
+
+async def test_a_state_of_the_wrong_type_hides_no_other_value() -> None:
+    """It is reported as it came, the state is unknown, and the grandmaster is not lost."""
+    async with lying(wrong_state()) as agent, opened(agent) as driver:
+        sample = await polled(driver)
+
+    assert "clock_state=undecodable(b'locked')" in sample.unknown
+    assert sample.sys_descr is not None
 
 
 async def test_a_grandmaster_that_stops_lying_is_read_again() -> None:
