@@ -13,6 +13,7 @@ from timesyncd.training.policy.learning import (
     LearningVerdict,
     LossComparison,
     LossPoint,
+    NoComparison,
     compare_at_steps,
     compare_at_times,
 )
@@ -49,10 +50,27 @@ def _mean_ns(elapsed: Sequence[int | None]) -> int | None:
 
 
 def learning_reports(before: Recording, after: Recording) -> list[LearningReport]:
-    """The training loss and the validation loss, at equal steps and at equal times; empty: neither run has a loss."""
+    """
+    The training loss and the validation loss, at equal steps and at equal times. If neither run has a loss, one entry
+    states that.
+    """
     if not before.losses and not after.losses:
-        return []
+        return [_UNRECORDED]
     return list(_learning_reports(before, after))
+
+
+_UNRECORDED = LearningReport(
+    loss="training",
+    at="steps",
+    values=0,
+    before=None,
+    after=None,
+    change=None,
+    verdict=LearningVerdict.UNKNOWN,
+    reason_code=NoComparison.NO_LOSSES,
+    reason="no rank recorded a loss (record_loss, with TIMESYNCD_RECORD), and a hub keeps none",
+    sentence="Whether it learns worse is unknown: no rank recorded a loss (record_loss, with TIMESYNCD_RECORD), and a hub keeps none.",
+)
 
 
 def _learning_reports(before: Recording, after: Recording) -> Iterator[LearningReport]:

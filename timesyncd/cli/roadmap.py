@@ -114,6 +114,8 @@ def run(args: Namespace) -> int:
             print(f"timesyncd: {error}", file=sys.stderr)
             return 2
         proposal = propose(roadmap, recording, args.out)
+        if proposal.stage in _STAGES_WITH_LOSS:
+            proposal = with_loss(proposal, _loss_findings(args, recording.job))
         if not _done(proposal, args):
             return 1
         if roadmap.stage is RoadmapStage.OPTIMIZE and proposal.command is not None:
@@ -135,6 +137,29 @@ def propose(roadmap: Roadmap, recording: Recording, out: Path) -> Proposal:
         RoadmapStage.AUDIT_AGAIN: _audit_again,
     }
     return measuring[roadmap.stage](roadmap, recording, out)
+
+
+#: The findings that show that a job learns worse, or not at all.
+_OF_LOSS = frozenset({"learns-worse", "loss-not-finite", "replicas-apart"})
+
+_STAGES_WITH_LOSS = (RoadmapStage.MONITOR, RoadmapStage.AUDIT_AGAIN)
+
+
+def with_loss(proposal: Proposal, evidence: Sequence[str]) -> Proposal:
+    """
+    With what the hub reports about the loss. Two windows of one run have no step in common, so they do not show whether
+    a change made it worse: a reference run does.
+    """
+    unknown = "how it learns is unknown to the hub unless it has a reference: synchronized(..., reference=FOLDER) compares each step with a former run"
+    return replace(proposal, measured="; ".join([proposal.measured, *(evidence or [unknown])]))
+
+
+def _loss_findings(args: Namespace, job: str) -> list[str]:
+    """The evidence of the active findings about the job's loss and its parameters. Raises Unreachable."""
+    from timesyncd.client.api import fetch_part
+
+    found = fetch_part(job_url(args), "findings?active=true&limit=1000")["items"]
+    return [each["evidence"] for each in found if each["id"] in _OF_LOSS and each["subject"] == job]
 
 
 def _audit(roadmap: Roadmap, recording: Recording, out: Path) -> Proposal:

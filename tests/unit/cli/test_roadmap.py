@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from audit_lab import MS, job, late, noisy
 
 from timesyncd.__main__ import main
 from timesyncd.cli import roadmap
-from timesyncd.cli.roadmap import Roadmap, RoadmapStage, propose
+from timesyncd.cli.roadmap import Roadmap, RoadmapStage, propose, with_loss
 from timesyncd.jobs.recording import Recording
 
 
@@ -22,6 +23,7 @@ def done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     monkeypatch.chdir(tmp_path)
     commands: list[list[str]] = []
     monkeypatch.setattr(roadmap, "_recording", lambda _: recording())
+    monkeypatch.setattr(roadmap, "_loss_findings", lambda *_: [])
     return commands
 
 
@@ -45,6 +47,37 @@ def run_fakes(monkeypatch: pytest.MonkeyPatch, commands: list[list[str]], status
         return status
 
     monkeypatch.setattr(roadmap, "_run", run)
+
+
+def test_what_the_hub_reports_of_the_loss_is_measured_too(tmp_path: Path) -> None:
+    """A finding in its own words; without one it is unknown, since two windows of one run have no step in common."""
+    proposal = propose(Roadmap("train", RoadmapStage.AUDIT_AGAIN), recording(), tmp_path)
+    evidence = (
+        "by step 400 of job 'train' the loss is higher than that of its reference at equal steps, by 2.0% or more"
+    )
+
+    assert with_loss(proposal, [evidence]).measured == f"{proposal.measured}; {evidence}"
+    assert "unknown" in with_loss(proposal, []).measured
+
+
+def test_only_active_findings_of_the_job_s_loss_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of another job, or of another cause; the daemon leaves out what is over."""
+    asked: list[str] = []
+
+    def finding(name: str, subject: str = "train") -> dict[str, str]:
+        return {"id": name, "subject": subject, "evidence": f"{name} of {subject}"}
+
+    def fetched(url: str, path: str) -> dict[str, list[dict[str, str]]]:
+        asked.append(path)
+        names = [finding("learns-worse"), finding("learns-worse", "other"), finding("rank-missing")]
+        return {"items": [*names, finding("replicas-apart")]}
+
+    monkeypatch.setattr("timesyncd.client.api.fetch_part", fetched)
+
+    found = roadmap._loss_findings(Namespace(url="http://127.0.0.1:1/", config=Path("none")), "train")
+
+    assert found == ["learns-worse of train", "replicas-apart of train"]
+    assert asked == ["findings?active=true&limit=1000"]
 
 
 def test_each_step_has_a_measurement_and_a_command(tmp_path: Path) -> None:
