@@ -340,11 +340,16 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Satellite:
-    """One tracked satellite; `cn0_db_hz` is as the grandmaster reports it."""
+    """
+    One tracked satellite; `cn0_db_hz` is as the grandmaster reports it. `azimuth_deg` is clockwise from north, `elevation_deg`
+    above the horizon (None: not reported).
+    """
 
     number: int
     cn0_db_hz: int | None
     healthy: bool | None
+    azimuth_deg: int | None = None
+    elevation_deg: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

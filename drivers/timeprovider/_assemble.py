@@ -187,7 +187,17 @@ def satellites(evidence: Evidence) -> tuple[Satellite, ...] | None:
 def _satellite(row: TableRow) -> Satellite | None:
     number = row.integer("number")
     healthy = {"healthy": True, "unhealthy": False}.get(row.text("health") or "")
-    return None if number is None else Satellite(number, row.integer("cn0_db_hz"), healthy)
+    if number is None:
+        return None
+    azimuth_deg = _within(row.integer("azimuth_deg"), 0, 360)
+    return Satellite(
+        number, row.integer("cn0_db_hz"), healthy, azimuth_deg, _within(row.integer("elevation_deg"), -90, 90)
+    )
+
+
+def _within(value: int | None, lowest: int, highest: int) -> int | None:
+    """The value; None where no direction can have it, as a receiver may report of one that it does not know."""
+    return value if value is not None and lowest <= value <= highest else None
 
 
 def _listed(text: str, evidence: Evidence) -> tuple[Satellite, ...] | None:

@@ -62,6 +62,8 @@ ROWS: dict[str, type] = {
     "satellites.number": int,
     "satellites.cn0_db_hz": int,
     "satellites.health": str,
+    "satellites.azimuth_deg": int,
+    "satellites.elevation_deg": int,
     "antennas.latitude": float,
     "antennas.longitude": float,
     "antennas.height": float,

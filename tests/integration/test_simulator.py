@@ -66,7 +66,7 @@ def expected(device: Device) -> dict[str, object]:
         "phase_offset_ns": round(device.phase_offset_ns) if device.has_time_reference else None,
         "utc_offset_s": device.utc_offset_s,
         "time_source": 0x20 if device.has_time_reference else 0xA0,
-        "satellites": tuple(Satellite(s.number, s.cn0_db_hz, s.healthy) for s in device.satellites),
+        "satellites": tuple(Satellite(s.number, s.cn0_db_hz, s.healthy, s.azimuth_deg, s.elevation_deg) for s in device.satellites),
         "selected_reference": "GNSS-1" if device.has_time_reference else None,
         "alarms": tuple(
             Alarm(alarm.id or 0, alarm.index, alarm.severity, alarm.text, "2026-03-04,05:06:07")

@@ -209,18 +209,36 @@ def satellite_levels(
     C/N0 in dBHz by satellite and step, of the newest whole sample in each step, and the time of the newest one. Raises
     StoreError.
     """
+    levels: dict[int, dict[int, int]] = {}
+    newest_ns = None
+    for at, satellites in _whole_rows(location, grandmaster, "satellites", grid):
+        newest_ns = at
+        for each in satellites or ():
+            if (level := each.get("cn0_db_hz")) is not None:
+                levels.setdefault(each["number"], {})[(at - grid.begin_ns) // grid.step_ns] = level
+    return levels, newest_ns
+
+
+def client_counts(location: StoreLocation, grandmaster: str, grid: Grid) -> list[Record]:
+    """
+    The PTP clients on all ports of a grandmaster, of the newest whole sample in each step. A sample in which no port states a
+    number gives none. Raises StoreError.
+    """
+    found = []
+    for at, ports in _whole_rows(location, grandmaster, "ports", grid):
+        counts = [port["clients"] for port in ports or () if port.get("clients") is not None]
+        if counts:
+            found.append(point(at, sum(counts)))
+    return found
+
+
+def _whole_rows(location: StoreLocation, grandmaster: str, column: str, grid: Grid) -> list[Sequence[Any]]:
+    """The time and a slow column of the newest whole sample in each step, the oldest first."""
     columns = grandmaster_sample.c
     within = (
         columns.source == grandmaster, columns.whole, columns.realtime_ns >= grid.begin_ns, columns.realtime_ns < grid.end_ns,
     )  # fmt: skip
     newest = select(func.max(columns.id)).where(*within).group_by((columns.realtime_ns - grid.begin_ns) // grid.step_ns)
-    rows = select(columns.realtime_ns, columns.satellites).where(columns.id.in_(newest), intact(columns.satellites))
-    levels: dict[int, dict[int, int]] = {}
-    newest_ns = None
+    rows = select(columns.realtime_ns, columns[column]).where(columns.id.in_(newest), intact(columns[column]))
     with reading(location) as connection:
-        for at, satellites in connection.execute(rows.order_by(columns.realtime_ns)):
-            newest_ns = at
-            for each in satellites or ():
-                if (level := each.get("cn0_db_hz")) is not None:
-                    levels.setdefault(each["number"], {})[(at - grid.begin_ns) // grid.step_ns] = level
-    return levels, newest_ns
+        return list(connection.execute(rows.order_by(columns.realtime_ns)).all())

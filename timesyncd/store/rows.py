@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
 from operator import attrgetter
@@ -341,7 +341,8 @@ class WholeRowSchedule:
 
     def is_due(self, sample: GrandmasterSample) -> bool:
         """Whether a slow value differs from the last whole row or that row is an hour old. True makes this row the last one."""
-        values = tuple(getattr(sample, name) for name in SLOW)
+        compared = _without_directions(sample)
+        values = tuple(getattr(compared, name) for name in SLOW)
         last, since_ns = self._last.get(sample.source, (None, 0))
         if last == values and sample.boottime_ns - since_ns < WHOLE_EVERY_NS:
             return False
@@ -351,3 +352,11 @@ class WholeRowSchedule:
     def reset(self) -> None:
         """A whole row may have been lost: make each grandmaster's next row whole."""
         self._last.clear()
+
+
+def _without_directions(sample: GrandmasterSample) -> GrandmasterSample:
+    """Satellites move by a degree each few minutes: that alone makes no row whole."""
+    if sample.satellites is None:
+        return sample
+    still = tuple(replace(each, azimuth_deg=None, elevation_deg=None) for each in sample.satellites)
+    return replace(sample, satellites=still)

@@ -49,6 +49,8 @@ MAX_RACKS = 1_000
 RACK_QUANTITIES = ("widest_bound_ns", "without_bound")
 
 TERM = "term:"
+#: The PTP clients of a grandmaster, on all its ports.
+CLIENTS = "ptp_clients"
 GRANDMASTER_COLUMNS = ("utc_bound_ns", "phase_offset_ns", "clock_class", "uptime_s")
 
 
@@ -131,7 +133,10 @@ def _series(found: dict[str, Envelope], grid: Grid, now_ns: int) -> SeriesAnswer
 def _records(place: StoreLocation, query: SeriesQuery, own: str, grid: Grid) -> dict[str, list[Record]]:
     if query.subject == "grandmaster":
         names = [name for name in query.wanted or GRANDMASTER_COLUMNS if name in GRANDMASTER_COLUMNS]
-        return grids.grandmaster_values(place, query.name or "", names, grid)
+        found = grids.grandmaster_values(place, query.name or "", names, grid)
+        if query.wanted is None or CLIENTS in query.wanted:
+            found[CLIENTS] = grids.client_counts(place, query.name or "", grid)
+        return found
     node = query.name or own if query.subject == "node" else own
     known = rollup_sources(place, node)
     source = {"fleet": FLEET_SOURCE, "job": job_source(query.name or "")}.get(query.subject) or query.source

@@ -8,9 +8,10 @@ import { HeatMap, NOTHING } from "../heat.ts";
 import { alarmClass, bound, boundAt, duration, durationText, grandmasterNow, roundUp, signed, type Entry, type GrandmasterNow } from "../model.ts";
 import { at, atZone, place } from "../place.ts";
 import { state } from "../state.ts";
+import { drawSky } from "../sky.ts";
 import { timeOfDay, zoneName } from "../time.ts";
-import { RangeRequest, spanQuery } from "../series.ts";
-import { Track, aligned, held, withGaps } from "../track.ts";
+import { RangeRequest, seriesPath, spanQuery, tableOf, type SeriesAnswer } from "../series.ts";
+import { Track, aligned, held, joined, withGaps, type Table } from "../track.ts";
 import type { Grandmaster, List, TimeErrorStep } from "../types.ts";
 import { StabilitySection } from "./stability.ts";
 import { Grandmasters, STATE_SIGNS, gnss, leftText, snmpErrorOf, spaced } from "./grandmaster.ts";
@@ -73,6 +74,11 @@ export class GrandmasterView {
     (name) => `api/v1/grandmasters/${encodeURIComponent(name)}/states?${spanQuery({})}`,
     (answer) => { this.stored = (answer?.spans ?? []).map((span) => ({ atMs: span.begin_ms, cn0: new Map(), state: span.clock_state ?? NOT_READ })); },
   );
+  private storedClients: Table = { times: [], values: [[]] };
+  private readonly clients = new RangeRequest<SeriesAnswer>(
+    (name) => `${seriesPath("grandmaster", name)}&quantities=ptp_clients`,
+    (answer) => { this.storedClients = tableOf(answer, [["ptp_clients", "median"]]); },
+  );
   private requested = "";
   private requestedAt = -Infinity;
   private errors: TimeChart | null = null;
@@ -117,6 +123,7 @@ export class GrandmasterView {
       byId("gm-error-section").hidden = true;
       this.storedSky = null;
       this.stored = [];
+      this.storedClients = { times: [], values: [[]] };
     }
     this.shown = data;
     this.its = its;
@@ -126,8 +133,11 @@ export class GrandmasterView {
     putChildren(byId("gm-strip"), strip(this.stored.length > 0 ? this.stored : collected.readings, place.limits(Date.now())));
     this.drawHoldover(data, its);
     this.drawCn0(collected);
-    byId("gm-followers-section").hidden = collected.clients.values[0]?.every((clients) => clients === null) ?? true;
-    this.followers.set(collected.clients);
+    const clients = joined(this.storedClients, collected.clients);
+    byId("gm-followers-section").hidden = clients.values[0]?.every((count) => count === null) ?? true;
+    put(byId("gm-followers-note"), this.storedClients.times.length > 0 ? "on all ports; from the daemon's store, and live" : "on all ports, since this page was opened");
+    this.followers.set(clients);
+    this.clients.tick(data.name, now);
     this.sky.tick(data.name, now);
     this.states.tick(data.name, now);
     this.loadErrors(data, now);
@@ -162,6 +172,9 @@ export class GrandmasterView {
     this.times = hasStored ? Array.from({ length: stored.steps }, (_, step) => stored.begin_ms + step * stored.step_ms) : readings.map(({ atMs }) => atMs);
     this.cells = hasStored ? held(stored.cn0_db_hz) : this.satellites.map((satellite) => readings.map(({ cn0 }) => cn0.get(satellite) ?? null));
     byId("gm-cn0-section").hidden = this.satellites.length === 0;
+    const sky = document.getElementById("gm-sky") as unknown as SVGSVGElement;
+    drawSky(sky, (this.shown?.reachable && this.shown.satellites) || []);
+    put(byId("gm-sky-note"), sky.hasAttribute("hidden") ? "" : "sky: now, north is up; filled: healthy");
     const drawn = JSON.stringify([this.shown?.name, this.times.length, this.times.at(-1), place.zone]);
     if (this.satellites.length === 0 || byId("gm-cn0").dataset.drawn === drawn) return;
     byId("gm-cn0").dataset.drawn = drawn;

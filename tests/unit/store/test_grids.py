@@ -94,9 +94,14 @@ def test_an_outage_is_not_filled_with_the_last_state() -> None:
 def stored(location: StoreLocation) -> Iterator[StoreLocation]:
     """Three polls of one grandmaster, two of them whole."""
     same: dict[str, Any] = {"source": "gm-a", "boottime_ns": 0, "clock_state": "locked"}
+    ports = [
+        [{"name": "eth1", "clients": 7}, {"name": "eth2", "clients": 5}, {"name": "eth3", "clients": None}],
+        None,
+        [],
+    ]
     satellites = [[{"number": 5, "cn0_db_hz": 40, "healthy": True}], None, [{"number": 7, "cn0_db_hz": None}]]
     rows = [
-        same | {"realtime_ns": START_NS + 10 * index * NS_PER_S, "whole": each is not None, "satellites": each,
+        same | {"realtime_ns": START_NS + 10 * index * NS_PER_S, "whole": each is not None, "satellites": each, "ports": ports[index],
                 "utc_bound_ns": None if index == 1 else 30 + index}
         for index, each in enumerate(satellites)
     ]  # fmt: skip
@@ -111,12 +116,14 @@ def insert(engine: sqlalchemy.Engine, table: Table, rows: list[dict[str, Any]]) 
 
 
 def test_a_grandmaster_s_values_are_read_on_both_databases(stored: StoreLocation) -> None:
-    """An absent value is no point, and the sky has the satellites with a level alone."""
+    """An absent value is no point, the sky has the satellites with a level alone, and clients are the sum over the ports that state them."""
     values = grids.grandmaster_values(stored, "gm-a", ["utc_bound_ns"], grid(10, 3))
     levels, newest_ns = grids.satellite_levels(stored, "gm-a", grid(10, 3))
 
     assert [each["p50"] for each in values["utc_bound_ns"]] == [30, 32]
     assert (levels, newest_ns) == ({5: {0: 40}}, START_NS + 20 * NS_PER_S)
+    clients = grids.client_counts(stored, "gm-a", grid(10, 3))
+    assert [(each["realtime_ns"], each["p50"]) for each in clients] == [(START_NS, 12)]
     (first, *_) = grids.grandmaster_spans(stored, "gm-a", START_NS, START_NS + 30 * NS_PER_S)
     assert first[2] == ("locked", None, None)
 

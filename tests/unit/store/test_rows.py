@@ -21,6 +21,7 @@ from timesyncd.sample import (
     NtpSource,
     PhcSample,
     PortState,
+    Satellite,
     TimeErrorSeries,
     UtcSample,
 )
@@ -164,6 +165,16 @@ def test_a_row_that_is_not_whole_leaves_out_what_is_slow() -> None:
     thin = grandmaster_row(EVERYTHING, None, 0, whole=False)
 
     assert thin == whole | dict.fromkeys(tables.SLOW) | {"whole": False}
+
+
+def test_a_satellite_that_moves_makes_no_row_whole() -> None:
+    """Its direction changes by a degree each few minutes; its C/N0 does make one."""
+    whole = WholeRowSchedule()
+    sample = replace(EVERYTHING, satellites=(Satellite(3, 45, True, 100, 40),))
+    moved = replace(sample, satellites=(Satellite(3, 45, True, 101, 41),))
+
+    assert [whole.is_due(each) for each in (sample, moved)] == [True, False]
+    assert whole.is_due(replace(moved, satellites=(Satellite(3, 44, True, 101, 41),)))
 
 
 def test_a_row_is_whole_when_something_slow_changes() -> None:

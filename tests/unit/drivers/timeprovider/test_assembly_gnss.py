@@ -34,6 +34,17 @@ def test_satellites_are_joined_by_their_index() -> None:
     assert read.unknown == ("satellites.health=unknown(7)",)
 
 
+def test_a_satellite_s_direction_is_read_and_an_impossible_one_is_unknown() -> None:
+    """Degrees clockwise from north and above the horizon; a column that an agent does not serve leaves it unknown."""
+    directions: Served = {
+        f"{SYMM_GNSS}.2.1.5": {(9, 1): 217, (9, 2): 400},
+        f"{SYMM_GNSS}.2.1.6": {(9, 1): 34, (9, 2): 91},
+    }
+    read = sample(sky(2) | directions)
+
+    assert read.satellites == (Satellite(11, 40, True, 217, 34), Satellite(12, 40, True))
+
+
 @pytest.mark.parametrize(
     ("served", "state"),
     [
