@@ -33,7 +33,7 @@ from timesyncd.messages.node import (
     SourceState,
 )
 from timesyncd.model.observation import Observation
-from timesyncd.sample import TimeErrorSeries
+from timesyncd.sample import Satellite, TimeErrorSeries
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
 from timesyncd.web.app import WebServer, serve
@@ -436,6 +436,29 @@ async def test_an_unhealthy_grandmaster_shows_its_details(page: Page) -> None:
     assert "phase to its reference" in shown["clock"] and "not provided" in shown["clock"]
 
 
+async def test_satellites_with_a_direction_are_in_the_sky(page: Page, view: FakeView) -> None:
+    """A healthy one is filled; one whose direction the grandmaster does not report is in the table of C/N0 alone."""
+    await go(page, "grandmaster/gm-a")
+    await page.until("grandmasters", "HOLDOVER")
+    assert await page.evaluate("document.getElementById('gm-sky').getBoundingClientRect().width") == 0
+    gm = next(each for each in view.grandmasters() if each.name == "gm-a")
+    sky = [Satellite(5, 44, True, 120, 40), Satellite(7, 30, False, 300, 10), Satellite(9, 41, True)]
+    view.publish(
+        StreamEvent(
+            "grandmaster", gm.model_copy(update={"satellites": sky, "reachable": True, "sequence": gm.sequence + 1})
+        )
+    )
+    await page.becomes(
+        "[...document.querySelectorAll('#gm-sky circle[class$=healthy]')].map((dot) => dot.getAttribute('class')).join()",
+        "healthy,unhealthy",
+    )
+
+    assert "2 satellites with a known direction, 1 of them healthy" in await page.evaluate(
+        "document.getElementById('gm-sky').ariaLabel"
+    )
+    assert await page.evaluate("document.getElementById('gm-sky').getBoundingClientRect().width") > 100
+
+
 async def test_the_time_errors_are_drawn(page: Page) -> None:
     """A channel of which the store holds rows is a line with its lowest and highest value, and pixels of its colour."""
     await go(page, "grandmaster/gm-a?last=6h")
@@ -594,8 +617,9 @@ async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
     view.states.append(
         view.states[1].model_copy(update={"node": evil, "grandmaster_summary": evil, "topology": "<img src=x>"})
     )
-    grandmaster = poisoned(view.grandmasters()[0], evil).model_copy(update={"name": "poisoned"})
-    view.grandmasters = lambda: [grandmaster]  # type: ignore[method-assign]
+    polled = view.grandmasters()
+    grandmaster = poisoned(polled[0], evil).model_copy(update={"name": "poisoned"})
+    view.grandmasters = lambda: [*polled, grandmaster]  # type: ignore[method-assign]
     view.publish(StreamEvent("grandmaster", grandmaster))
     view.publish(StreamEvent("hub", view.hubs()[0].model_copy(update={"node": evil, "url": "javascript:alert(1)"})))
     view.publish(

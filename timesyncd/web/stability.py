@@ -44,7 +44,12 @@ from timesyncd.web.routes import Document, Route
 #: An hour at 8 readings a second is 28,800. A reading takes some 30 us.
 MAX_READINGS = 40_000
 DEFAULT_SPAN_NS = 3_600 * NS_PER_S
+#: So long a request waits for the answer before it; a page that opens two views asks twice.
+WAIT_S = 5.0
+_RETRY_S = 0.05
 _NO_STORE = "this daemon has no [store]"
+#: The kind of a source of which the store has nothing.
+_NOT_STORED = "not stored"
 
 #: So many answers of a past span are kept: the viewers of one page ask for the same.
 MAX_KEPT = 16
@@ -149,6 +154,22 @@ async def stability(request: web.Request, query: StabilityQuery) -> web.Response
     return response
 
 
+async def _acquired(lock: threading.Lock) -> bool:
+    """Whether it became free in time. A waiting request takes no thread."""
+    ends = time.monotonic() + WAIT_S
+    while not lock.acquire(blocking=False):
+        if time.monotonic() >= ends:
+            return False
+        await asyncio.sleep(_RETRY_S)
+    return True
+
+
+def _configured(request: web.Request) -> set[str]:
+    """The clock sources and grandmasters that this daemon polls: some may have no reading in the store."""
+    view = request.app[VIEW]
+    return {source.name for source in view.node().sources} | {each.name for each in view.grandmasters()}
+
+
 def _is_lasting(answer: StabilityAnswer) -> bool:
     """Whether the same question gets the same answer later: a node that does not respond may respond again."""
     return answer.problem is None and any(series.report for series in answer.series)
@@ -185,15 +206,15 @@ async def _answer(
     answer: Callable[[str | None], _Answer],
 ) -> tuple[web.Response, _Answer | None]:
     """What `answer` returns in a thread; it gets the source's kind in `store` (None: the source is another node's)."""
-    if not lock.acquire(blocking=False):
+    if not await _acquired(lock):
         return error_response(503, "another answer about stability is being computed: try again"), None
     try:
         kind = None
         if store is not None:
             known = await asyncio.to_thread(sources, store)
-            if source not in known:
+            if source not in known and source not in _configured(request):
                 return not_found("source", source, list(known)), None
-            kind = known[source]
+            kind = known.get(source, _NOT_STORED)
         found = await asyncio.to_thread(answer, kind)
         return message_response(request, found), found
     except StoreError as error:
@@ -204,6 +225,8 @@ async def _answer(
 
 def _columns(place: StoreLocation, source: str, kind: str | None, since_ns: int, until_ns: int) -> dict[str, object]:
     """The fields of TimeErrorReadings that depend on the store. Raises StoreError."""
+    if kind == _NOT_STORED:
+        return {"problem": f"the store has no reading of {source} yet"}
     found = offset_readings(place, source, since_ns, until_ns)
     if found is None:
         return {"problem": f"a source of kind {kind} measures no offset from a reference"}
@@ -226,6 +249,8 @@ def _fields(question: _Question, kind: str | None) -> dict[str, object]:
 def _all_series(question: _Question, kind: str | None) -> list[StabilitySeries]:
     """`kind` None: of another node. Raises StoreError, and SourceError with the reason why it is unknown."""
     span, store, source = question.span, question.store, question.source
+    if kind == _NOT_STORED:
+        raise Refused(f"the store has no reading of {source} yet")
     if question.against is not None:
         return [_pair(question, question.against, kind)]
     if store is None or kind is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,31 @@ async def test_an_unknown_source_is_an_error(http: aiohttp.ClientSession) -> Non
     assert "source" in (await get(http, SPAN, 400))["error"]
 
 
-async def test_one_answer_is_computed_at_a_time(http: aiohttp.ClientSession) -> None:
+async def test_a_source_without_a_reading_yet_is_no_error(http: aiohttp.ClientSession) -> None:
+    """A daemon that has just started polls it: it is unknown, with the reason."""
+    polled = next(source.name for source in FakeView().node().sources if source.name != "ptp")
+    answer = await get(http, f"source={polled}&{SPAN}")
+
+    assert (answer["series"], answer["problem"]) == ([], f"the store has no reading of {polled} yet")
+    assert (await get(http, f"source=gm-a&{SPAN}"))["problem"] == "the store has no reading of gm-a yet"
+    assert (await get(http, f"source={polled}&{SPAN}", below="/readings"))["problem"] == answer["problem"]
+
+
+async def test_one_answer_is_computed_at_a_time(http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many callers do not take the daemon's processor: the others get an answer that says to try again."""
+    monkeypatch.setattr(stability, "WAIT_S", 0.0)
     with stability._computing:
         assert "try again" in (await get(http, f"source=ptp&{SPAN}", 503))["error"]
 
     assert (await get(http, f"source=ptp&{SPAN}"))["series"]
+
+
+async def test_a_request_waits_for_the_one_before_it(http: aiohttp.ClientSession) -> None:
+    """A page that opens two views gets both answers."""
+    stability._computing.acquire()
+    waiting = asyncio.create_task(get(http, f"source=ptp&{SPAN}"))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    stability._computing.release()
+
+    assert (await waiting)["series"]
