@@ -51,15 +51,15 @@ async function connect(): Promise<void> {
   stream?.close();
   stream = null;
   connectedAt = performance.now();
-  const own = await fetchJson<NodeState>("api/v1/node", CONNECT_WITHIN_MS);
+  const build = await fetchJson<BuildInfo>("api/v1/build", CONNECT_WITHIN_MS);
   if (its !== attempt) return;
-  if (own === null) {
+  if (build === null) {
     fault = "the daemon does not answer; retrying";
     setTimeout(() => { if (its === attempt) void connect(); }, RETRY_MS);
     return;
   }
-  void showBuild();
-  subscribe(new EventSource(`${ROOT}events?kinds=${KINDS.join(",")}&nodes=${encodeURIComponent(own.node)}`));
+  showBuild(build);
+  subscribe(new EventSource(`${ROOT}events?kinds=${KINDS.join(",")}&nodes=${encodeURIComponent(build.node)}`));
 }
 
 function subscribe(opened: EventSource): void {
@@ -90,9 +90,7 @@ function watch(now: number): void {
 }
 
 /** At each connection, since another version may answer after a restart. */
-async function showBuild(): Promise<void> {
-  const build = await fetchJson<BuildInfo>("api/v1/build");
-  if (build === null) return;
+function showBuild(build: BuildInfo): void {
   const commit = build.commit === null ? "unknown commit" : `commit ${build.commit}`;
   byId("build").textContent = `timesyncd ${build.version} (${commit}, Python ${build.python})`;
 }

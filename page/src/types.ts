@@ -33,6 +33,7 @@ export interface BuildInfo {
   version: string;
   commit: string | null;
   python: string;
+  node: string;
 }
 
 export interface NodeState {
@@ -438,6 +439,7 @@ export interface Overview {
   jobs: JobBrief[];
   findings: Finding[];
   hubs: Hub[];
+  worst: NodeAlignment[];
   simulation: SimulationState | null;
 }
 

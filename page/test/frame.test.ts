@@ -64,7 +64,7 @@ test("a known truth stands beside the bound of its moment, and a sign and a word
     { node: "b", offset_ns: -300_000, bound_ns: 200_000, is_inside: false },
     { node: "c", offset_ns: 5, bound_ns: null, is_inside: null },
   ] };
-  assert.equal(truthsText(simulation), "True offsets: a 0 ns ✓ inside ±16.7 µs · b −300 µs ⚠ OUTSIDE ±200 µs · c 5 ns ? no bound");
+  assert.equal(truthsText(simulation, "03:04:11 UTC"), "True offsets at 03:04:11 UTC: a 0 ns ✓ inside ±16.7 µs · b −300 µs ⚠ OUTSIDE ±200 µs · c 5 ns ? no bound");
   assert.equal(storyText(simulation), "Story: in 5 s: rain");
-  assert.equal(truthsText({ ...simulation, true_offsets: [] }), "");
+  assert.equal(truthsText({ ...simulation, true_offsets: [] }, "03:04:11 UTC"), "");
 });

@@ -110,9 +110,9 @@ async def test_a_simulation_is_labelled_with_its_truth(
     monkeypatch.setattr(view, "overview", lambda: simulated)
 
     await page.until("simulation-story", "Story: in 5 s: <b>rain</b>")
-    assert (
-        await page.text("simulation-truths") == "True offsets: a 0 ns ✓ inside ±16.7 µs · b −300 µs ⚠ OUTSIDE ±200 µs"
-    )
+    at, _, truths = (await page.text("simulation-truths")).partition(" UTC: ")
+    assert at.startswith("True offsets at ")
+    assert truths == "a 0 ns ✓ inside ±16.7 µs · b −300 µs ⚠ OUTSIDE ±200 µs"
     assert await page.text("simulation-what") == "simulated: ptp4l"
     await go(page, "timeline")
     await page.becomes("document.getElementById('view-timeline').hidden", False)
@@ -139,6 +139,22 @@ async def test_the_fleet_has_a_summary(page: Page, http: aiohttp.ClientSession) 
     assert await rows(page, "fleet-grandmasters") == ["gm-a|8", "001122.fffe.334466|4"]
     assert "trainer-00003|✕ DISRUPTED|none|no fresh sample: port LISTENING" in worst[:2]
     assert page.complaints == []
+
+
+async def test_the_worst_nodes_and_the_hub_s_counts_are_of_the_headline_s_answer(
+    page: Page, view: FleetView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the event stream brings of another moment contradicts no number beside it."""
+    seen = view.overview()
+    worst = [each.model_copy(update={"node": "trainer-00011"}) for each in seen.worst[:1]]
+    hubs = [hub.model_copy(update={"nodes_live": 3}) for hub in seen.hubs]
+    monkeypatch.setattr(view, "overview", lambda: seen.model_copy(update={"worst": worst, "hubs": hubs}))
+    await page.until("fleet-count", "3 nodes reporting")
+
+    assert [row.partition("|")[0] for row in await rows(page, "fleet-worst")] == ["trainer-00011"]
+    assert await page.evaluate("Number(document.getElementById('main').dataset.asOf)") == pytest.approx(
+        seen.as_of_realtime_ns, abs=1_000
+    )
 
 
 async def test_an_unknown_alignment_shows_its_reason(page: Page, view: FleetView) -> None:

@@ -98,7 +98,7 @@ class FakeView:
         now = Moment(realtime_ns=realtime_ns, boottime_ns=1_000 * NS_PER_S)
         clocks = [NodeClock.of(state, now.boottime_ns, live=True) for state in self.states]
         reading = FleetReading(clocks, jobs=self.jobs(), findings=self.findings())
-        return overview(reading, self.grandmasters(), self.hubs(), self.states[0].node, now)
+        return overview(reading, self.grandmasters(), self.hubs(), self.states[0].node, now, self.fleet().worst)
 
     def map(self) -> FleetMap:
         places: dict[str, list[tuple[str, Status, int | None]]] = {}

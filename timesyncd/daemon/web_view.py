@@ -114,7 +114,9 @@ class WebView:
     def overview(self) -> Overview:
         now = self._now()
         if self._overview is None or now.boottime_ns - self._overview[0] >= OVERVIEW_LASTS_NS:
-            found = overview(self._fleet_reading(now), self.grandmasters(), self.hubs(), self._config.node.name, now)
+            worst = self._hub_service.summary(now).worst
+            reading, own = self._fleet_reading(now), self._config.node.name
+            found = overview(reading, self.grandmasters(), self.hubs(), own, now, worst)
             self._overview = now.boottime_ns, found.model_copy(update={"simulation": self._simulation(now)})
         return self._overview[1]
 

@@ -9,12 +9,14 @@ from timesyncd.bound import ClockStatus
 from timesyncd.clocks import Moment
 from timesyncd.fleet.headline import FleetReading, headline, job_alignment_ns, plausible_ns, verdict, worst_first
 from timesyncd.fleet.node_clock import NodeClock, aged_statuses, bounded_ns
-from timesyncd.messages.fleet import HubState
+from timesyncd.messages.fleet import HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, status_name
 from timesyncd.messages.overview import ChainGroup, ConfiguredLimits, GrandmasterBrief, JobBrief, Overview
 
 MAX_FINDINGS = 100
+#: As many as a page shows.
+MAX_WORST = 6
 
 
 def overview(
@@ -23,8 +25,9 @@ def overview(
     hubs: Sequence[HubState],
     node: str,
     now: Moment,
+    worst: Sequence[NodeAlignment] = (),
 ) -> Overview:
-    """Everything as of `now`. `node` is the daemon that answers."""
+    """Everything as of `now`. `node` is the daemon that answers; `worst` are the fleet's worst nodes, the worst one first."""
     clocks = reading.clocks
     reporting = [clock for clock in clocks if not clock.is_silent(now)]
     chain = chain_groups(clocks, now)
@@ -42,6 +45,7 @@ def overview(
         jobs=[_job(each, places, reading.limits, now) for each in reading.jobs],
         findings=worst_first(reading.findings)[:MAX_FINDINGS],
         hubs=list(hubs),
+        worst=list(worst[:MAX_WORST]),
     )
 
 

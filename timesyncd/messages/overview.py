@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from timesyncd.ipc.wire_types import Count64, Int64, RealtimeNs
-from timesyncd.messages.fleet import HubState
+from timesyncd.messages.fleet import HubState, NodeAlignment
 from timesyncd.messages.jobs import VerdictCode
 from timesyncd.messages.node import OK, FindingMessage, Message, ReasonCode, Severity, Status
 from timesyncd.messages.simulation import SimulationState
@@ -15,11 +15,12 @@ Verdict = Literal["within", "exceeded", "unlimited", "unknown"]
 
 
 class BuildInfo(Message):
-    """Which timesyncd a daemon is. `commit`: 12 hexadecimal digits of its source; null: not known."""
+    """Which timesyncd the daemon of `node` is. `commit`: 12 hexadecimal digits of its source; null: not known."""
 
     version: str
     commit: str | None
     python: str
+    node: str
 
 
 class ConfiguredLimits(Message):
@@ -157,7 +158,7 @@ class Overview(Message):
     """
     All that a first look at the fleet needs, computed at one moment. `lag_ns` is the age of the oldest state of a
     reporting node that it rests on; null: no node reports. `findings` are the active ones, the most severe first, at most
-    100. `simulation` null: nothing is known to be simulated.
+    100; `worst` are a few nodes, those without a bound first, then the widest. `simulation` null: nothing is known to be simulated.
     """
 
     as_of_realtime_ns: RealtimeNs
@@ -170,4 +171,5 @@ class Overview(Message):
     jobs: list[JobBrief]
     findings: list[FindingMessage]
     hubs: list[HubState]
+    worst: list[NodeAlignment] = []
     simulation: SimulationState | None = None

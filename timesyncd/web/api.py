@@ -39,6 +39,7 @@ from timesyncd.web.query import (
     HistoryQuery,
     HistorySourcesQuery,
     NodesQuery,
+    OverviewQuery,
     PageQuery,
     Query,
     TimeRangeQuery,
@@ -69,7 +70,8 @@ async def node(request: web.Request, _query: Query) -> web.Response:
 
 async def build(request: web.Request, _query: Query) -> web.Response:
     this = this_build()
-    return message_response(request, BuildInfo(version=this.version, commit=this.commit, python=this.python))
+    own = request.app[VIEW].node().node
+    return message_response(request, BuildInfo(version=this.version, commit=this.commit, python=this.python, node=own))
 
 
 async def nodes(request: web.Request, query: NodesQuery) -> web.Response:
@@ -89,8 +91,11 @@ async def fleet(request: web.Request, _query: Query) -> web.Response:
     return message_response(request, request.app[VIEW].fleet())
 
 
-async def overview(request: web.Request, _query: Query) -> web.Response:
-    return message_response(request, request.app[VIEW].overview())
+async def overview(request: web.Request, query: OverviewQuery) -> web.Response:
+    found = request.app[VIEW].overview()
+    if query.findings < len(found.findings):
+        found = found.model_copy(update={"findings": found.findings[: query.findings]})
+    return message_response(request, found)
 
 
 async def headline(request: web.Request, _query: Query) -> web.Response:
@@ -216,7 +221,12 @@ ROUTES = (
     Route("/api/v1/nodes/{name}", "One node.", "job", node_named, Document(NodeState), errors=(404,)),
     Route("/api/v1/fleet", "The fleet's summary.", "reader", fleet, Document(FleetSummary)),
     Route(
-        "/api/v1/fleet/overview", "All that a first look needs, at one moment.", "reader", overview, Document(Overview)
+        "/api/v1/fleet/overview",
+        "All that a first look needs, at one moment.",
+        "reader",
+        overview,
+        Document(Overview),
+        OverviewQuery,
     ),
     Route("/api/v1/headline", "The fleet's clocks in one sentence.", "reader", headline, Document(Headline)),
     Route("/api/v1/fleet/map", "Status and bound of every node, by place.", "reader", fleet_map, Document(FleetMap)),

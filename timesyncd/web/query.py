@@ -144,6 +144,12 @@ class NodesQuery(PageQuery):
     q: Annotated[str | None, Field(pattern="^[A-Za-z0-9._-]{1,64}$", description="A part of the node's name.")] = None
 
 
+class OverviewQuery(Query):
+    findings: Annotated[
+        int, Field(ge=0, le=100, description="The maximum number of findings."), BeforeValidator(require_integer)
+    ] = 100
+
+
 class FindingsQuery(PageQuery, TimeRangeQuery):
     active: Annotated[Literal["true", "false"], Field(description="true: only findings that have not ended.")] = "false"
 

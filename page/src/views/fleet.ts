@@ -14,7 +14,7 @@ import { timeOfDay } from "../time.ts";
 import { isPhone } from "../size.ts";
 import { RangeRequest, seriesPath, spanQuery, tableOf, type SeriesAnswer } from "../series.ts";
 import { Track, joined, type Table } from "../track.ts";
-import type { FleetMap, FleetSummary, Headline, Hub, Overview, Status } from "../types.ts";
+import type { FleetMap, Headline, Hub, Overview, Status } from "../types.ts";
 import { renderAttention, type Urgent } from "./findings.ts";
 import { MapPicture } from "./map.ts";
 import { NodeList } from "./list.ts";
@@ -26,7 +26,6 @@ const NEXT_OVERVIEW_WITHIN_MS = 4_000;
 const RACK_STEP_MS = 10_000;
 /** In a shorter time range two columns may have the same minute. */
 const SECONDS_BELOW_MS = 600_000;
-const MAX_WORST = 6;
 const MAX_MISSING = 20;
 /** A hub without a message for so long is not alive. */
 const HUB_SILENT_MS = 15_000;
@@ -73,7 +72,7 @@ export class FleetView {
    */
   tick(now: number): void {
     const { overview } = state;
-    this.overviewPoll.tick(overview === null || state.isFleet || overview.data.simulation !== null ? "api/v1/fleet/overview" : null, now);
+    this.overviewPoll.tick(overview === null || state.isFleet || overview.data.simulation !== null ? "api/v1/fleet/overview?findings=0" : null, now);
     if (overview === null) return;
     const every = mapEveryMs(state.received.fleet?.data.nodes ?? 0);
     if (every !== this.mapInterval) {
@@ -93,7 +92,6 @@ export class FleetView {
   }
 
   render(now: number): void {
-    const summary = state.received.fleet?.data ?? null;
     const { overview } = state;
     for (const id of ["headline", "chain-section", "racks-section", "alignment-section"]) byId(id).hidden = !state.isFleet;
     byId("fleet-section").hidden = !state.isFleet;
@@ -107,10 +105,10 @@ export class FleetView {
       renderHeadline(overview.data);
       renderAlignment(overview, now);
       this.chain.draw(chainOf(overview.data, isPhone()), overview.data.headline.limits.node_bound_ns, location.search);
-      renderCounts(overview.data, state.received.hub);
+      renderCounts(overview.data);
       renderGrandmasters(overview.data);
+      renderWorst(overview.data);
     }
-    if (summary !== null) renderWorst(summary);
     this.series.tick("fleet", now);
     this.racksRequest.tick("racks", now);
     this.renderCharts();
@@ -253,8 +251,8 @@ function renderGrandmasters({ chain }: Overview): void {
   ]));
 }
 
-function renderWorst(summary: FleetSummary): void {
-  fillTable(byId("fleet-worst"), summary.worst.slice(0, MAX_WORST).map((node) => [
+function renderWorst({ worst }: Overview): void {
+  fillTable(byId("fleet-worst"), worst.map((node) => [
     node.node, { text: node.node, href: place.link("node", node.node) }, statusCell(node.status),
     number(bound(node.bound_ns)), { text: node.reason, className: "quiet" },
   ]));
@@ -265,8 +263,8 @@ function grandmasterNames(): Map<string, string> {
   return new Map([...state.received.grandmaster.values()].flatMap(({ data }) => data.identities.map((identity): [string, string] => [identity, data.name])));
 }
 
-function renderCounts({ statuses, headline }: Overview, hubs: Map<string, Entry<Hub>>): void {
-  const primary = [...hubs.values()].map(({ data }) => data).find((hub) => hub.primary);
+function renderCounts({ statuses, headline, hubs }: Overview): void {
+  const primary = hubs.find((hub) => hub.primary);
   const expected = primary?.nodes_expected ? ` of ${count(primary.nodes_expected)} expected` : "";
   put(byId("fleet-count"), `${count(primary?.nodes_live ?? headline.nodes)} nodes reporting${expected}`);
   const missing = primary?.missing ?? [];
