@@ -18,7 +18,7 @@ XDIST = --dist loadfile --max-worker-restart 0
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies claim gpu-check fuzz properties soak test-more vm-test vm-soak matrix matrix-packages faults job-soak schemas docs dist dist-test deploy-test rabbitmq-test clean
+.PHONY: run check page floods lock test-versions unit lint test real test-packages bench-packages bench bench-policies claim gpu-check fuzz properties soak test-more vm-test vm-soak matrix matrix-packages faults job-soak schemas docs dist dist-test deploy-test rabbitmq-test rabbitmq-load load clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: $(BUNDLE)
@@ -71,7 +71,12 @@ bench-packages:
 
 # One script a claim; each prints a ratio against a peer measured in the same run.
 bench: bench-packages .venv/dev
-	@for script in $(filter-out bench/gpu_check.py,$(wildcard bench/[a-z]*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out bench/gpu_check.py bench/whole_load.py,$(wildcard bench/[a-z]*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The largest load of nodes, jobs and browsers together that a hub holds on this machine's cores (docs/scaling.md); MINUTES in all.
+load: MINUTES = 7.5
+load: bench-packages .venv/dev $(BUNDLE)
+	@$(BIN)/python bench/whole_load.py --minutes $(MINUTES)
 
 # The client for PyTorch on a machine with one card (docs/pytorch.md). PYTHON is one that has torch; it needs nothing else.
 gpu-check:
@@ -207,6 +212,11 @@ deploy-test: .venv/dev
 # Hubs on a cluster of three RabbitMQ 4 of Debian 13 (tests/broker); root. The root is made once, into the matrix's cache.
 rabbitmq-test: matrix-packages .venv/dev
 	$(BIN)/pytest tests/broker $(PYTEST)
+
+# How many nodes three hubs hold on that cluster, on this machine's cores (docs/scaling.md); root. NODES=30000 is what it begins with.
+rabbitmq-load: export PYTHONPATH := bench:deploy:tests/support
+rabbitmq-load: matrix-packages .venv/dev
+	@$(BIN)/python tests/broker/cluster_load.py $(if $(NODES),--nodes $(NODES))
 
 # What `make dist` built: installed, upgraded, removed and purged in a root of each Debian release, and an image of it by buildah.
 dist-test: dist

@@ -6,15 +6,21 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
+import paho.mqtt.client as paho
 from late_hubs import RunningBroker
+from paho.mqtt.enums import CallbackAPIVersion
 
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import free_port
 
 NODES = 3
+#: Three nodes of Erlang start together on a busy machine.
+START_WITHIN_S = 300.0
 #: RabbitMQ, and what its scripts run.
 SUITE, PACKAGE = "trixie", "rabbitmq-server"
 BESIDE = ("base-files", "coreutils", "dash", "grep", "hostname", "libc-bin", "mawk", "procps", "sed", "util-linux")
@@ -82,6 +88,59 @@ class RabbitMqCluster:
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def wait(self) -> None:
+        """Returns when messages pass between the nodes. Raises TimeoutError."""
+        deadline_s = time.monotonic() + START_WITHIN_S
+        while not passes(self.brokers):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"the cluster passes no messages within {START_WITHIN_S:g} s: {self.output()}")
+            time.sleep(1)
+
+    def pids(self) -> list[int]:
+        """Erlang's process of each node."""
+        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in _descendants(self._process.pid)}
+        return [pid for pid, command in commands.items() if command.split(b"\0")[0].endswith(b"beam.smp")]
+
     def output(self) -> str:
         """The end of what each node printed."""
         return "\n".join(path.read_text()[-1_500:] for path in sorted(self.folder.glob("*.out")))
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield int(child)
+        yield from _descendants(int(child))
+
+
+def _connected(port: int) -> paho.Client | None:
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    try:
+        client.connect("127.0.0.1", port)
+    except OSError:
+        return None
+    client.loop_start()
+    return client
+
+
+def passes(brokers: Sequence[RunningBroker]) -> bool:
+    """Whether each node of the cluster brings what is published at the last one."""
+    clients = [_connected(broker.port) for broker in brokers]
+    arrived: set[int] = set()
+    try:
+        for number, client in enumerate(clients):
+            if client is None:
+                return False
+            client.on_message = lambda *_, number=number: arrived.add(number)
+            client.subscribe("test/+/topic", qos=1)
+        deadline_s = time.monotonic() + 5
+        while len(arrived) < len(clients) and time.monotonic() < deadline_s:
+            last = clients[-1]
+            assert last is not None
+            last.publish("test/a/topic", b"x", qos=1)
+            time.sleep(0.5)
+    finally:
+        for client in clients:
+            if client is not None:
+                client.disconnect()
+                client.loop_stop()
+    return len(arrived) == len(clients)

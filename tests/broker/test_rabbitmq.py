@@ -6,69 +6,26 @@ Debian 13 has it; the root is made once, into the matrix's cache. Needs root.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import paho.mqtt.client as paho
 import pytest
 from debian_roots import check_needs, default_cache, extracted
 from fleet import Load, ask
 from lab import eventually
 from late_hubs import check_late_hubs
-from paho.mqtt.enums import CallbackAPIVersion
 from rabbitmq_cluster import BESIDE, PACKAGE, SUITE, RabbitMqCluster
 
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import new_marker
-
-#: Three nodes of Erlang start together on a busy machine.
-START_WITHIN_S = 300.0
-
-
-def connected(port: int) -> paho.Client | None:
-    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-    try:
-        client.connect("127.0.0.1", port)
-    except OSError:
-        return None
-    client.loop_start()
-    return client
-
-
-def passes(cluster: RabbitMqCluster) -> bool:
-    """Whether each node of the cluster brings what is published at the last one."""
-    clients = [connected(broker.port) for broker in cluster.brokers]
-    arrived: set[int] = set()
-    try:
-        for number, client in enumerate(clients):
-            if client is None:
-                return False
-            client.on_message = lambda *_, number=number: arrived.add(number)
-            client.subscribe("test/+/topic", qos=1)
-        deadline_s = time.monotonic() + 5
-        while len(arrived) < len(clients) and time.monotonic() < deadline_s:
-            last = clients[-1]
-            assert last is not None
-            last.publish("test/a/topic", b"x", qos=1)
-            time.sleep(0.5)
-    finally:
-        for client in clients:
-            if client is not None:
-                client.disconnect()
-                client.loop_stop()
-    return len(arrived) == len(clients)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RabbitMqCluster]:
     check_needs()
     with RabbitMqCluster(extracted(default_cache(), SUITE, PACKAGE, BESIDE)) as running:
-        deadline_s = time.monotonic() + START_WITHIN_S
-        while not passes(running):
-            assert time.monotonic() < deadline_s, running.output()
-            time.sleep(1)
+        running.wait()
         yield running
 
 
