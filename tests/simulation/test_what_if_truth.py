@@ -8,9 +8,10 @@ import pytest
 from pipeline_job import SimulatedJob, run, step_ns
 from pipeline_traces import rank_traces
 
+from timesyncd.jobs.step_causes import CauseKind, UnknownReason
 from timesyncd.jobs.step_graph import replay
 from timesyncd.jobs.trace_joining import join
-from timesyncd.jobs.what_if import CauseKind, UnknownReason, WhatIf, analyse
+from timesyncd.jobs.what_if import WhatIf, analyse
 
 #: dp x pp x tp, 8 to 128 ranks.
 SHAPES = [

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from machine_load import MachineLoad
+
 from timesyncd.ipc.group_marks import Communicator
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import Arrival, StepMark
@@ -26,6 +28,7 @@ class Mesh:
 
     world_size: int
     seed: int = 1
+    load: MachineLoad | None = None
     now_ns: list[int] = field(default_factory=list)
     marks: dict[int, list[GroupMark]] = field(default_factory=dict)
     syncs: list[GroupSync] = field(default_factory=list)
@@ -39,7 +42,9 @@ class Mesh:
             self.marks[rank], self.steps[rank] = [], []
 
     def compute(self, rank: int, ms: float) -> None:
-        self.now_ns[rank] += round(MS * ms * (1 + self.chance.gauss(0, 0.02)))
+        work_ns = round(MS * ms * (1 + self.chance.gauss(0, 0.02)))
+        now_ns = self.now_ns[rank]
+        self.now_ns[rank] = now_ns + work_ns if self.load is None else self.load.end_ns(rank, now_ns, work_ns)
 
     def meet(self, step: int, communicator: Communicator, kind: int = Kind.ALL_REDUCE) -> None:
         arrived = {rank: self.now_ns[rank] for rank in communicator.ranks}

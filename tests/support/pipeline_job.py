@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from machine_load import MachineLoad
+
 #: What each micro-batch takes on a stage without noise and causes, in ns, forward; backward takes twice as long.
 FORWARD_NS = 4_000_000
 TP_NS, P2P_NS, DP_NS = 60_000, 150_000, 1_500_000
@@ -88,8 +90,8 @@ class _Instruction:
     name: str = ""
 
 
-def run(job: SimulatedJob) -> dict[int, RankRun]:
-    """Runs the job. A send does not block its rank; a receive and a collective do."""
+def run(job: SimulatedJob, load: MachineLoad | None = None) -> dict[int, RankRun]:
+    """Runs the job. A send does not block its rank; a receive and a collective do. `load`: what slows its computing."""
     programs = {rank: list(_program(job, rank, *place)) for rank, *place in job.places()}
     runs = {rank: RankRun() for rank in programs}
     now = dict.fromkeys(programs, 0)
@@ -99,7 +101,7 @@ def run(job: SimulatedJob) -> dict[int, RankRun]:
     while moving:
         again = set()
         for rank in moving:
-            again |= _advance(rank, programs, runs, now, at, arrived)
+            again |= _advance(rank, programs, runs, now, at, arrived, load)
         moving = sorted(again)
     assert all(at[rank] == len(programs[rank]) for rank in programs), "the simulated job is in a deadlock"
     for rank, each in runs.items():
@@ -115,15 +117,17 @@ def _advance(
     now: dict[int, int],
     at: dict[int, int],
     arrived: dict[tuple[object, ...], dict[int, int]],
+    load: MachineLoad | None,
 ) -> set[int]:
     """Runs one rank until it must wait for another; the ranks that may go on since."""
     woken: set[int] = set()
     while at[rank] < len(programs[rank]):
         step = programs[rank][at[rank]]
         if step.kind == "compute":
-            if step.ns:
-                runs[rank].busy.append((now[rank], now[rank] + step.ns))
-            now[rank] += step.ns
+            end_ns = now[rank] + step.ns if load is None else load.end_ns(rank, now[rank], step.ns)
+            if end_ns > now[rank]:
+                runs[rank].busy.append((now[rank], end_ns))
+            now[rank] = end_ns
         elif step.kind == "step":
             runs[rank].steps.append(now[rank])
         else:

@@ -25,7 +25,7 @@ def clock_offsets_ns(job: SimulatedJob) -> dict[int, int]:
     return {rank: dice.randrange(-OFF_NS // 2, OFF_NS // 2) for rank in range(job.world_size)}
 
 
-def rank_traces(job: SimulatedJob, runs: Mapping[int, RankRun]) -> list[RankTrace]:
+def rank_traces(job: SimulatedJob, runs: Mapping[int, RankRun], ranks_per_node: int = 1) -> list[RankTrace]:
     """As a parser would give them."""
     found = []
     for rank, ahead_ns in clock_offsets_ns(job).items():
@@ -36,7 +36,7 @@ def rank_traces(job: SimulatedJob, runs: Mapping[int, RankRun]) -> list[RankTrac
                 name=f"rank{rank}.json",
                 rank=rank,
                 world_size=job.world_size,
-                host=f"node-{rank}",
+                host=f"node-{rank // ranks_per_node}",
                 communications=tuple(
                     Communication(
                         kind=call.kind,

@@ -17,11 +17,12 @@ from timesyncd.audit.group_transfers import GroupTransfers, group_transfers, tra
 from timesyncd.audit.headline import percent, short_duration
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.group_placing import placed
+from timesyncd.jobs.step_causes import Cause, CauseKind, UnknownReason
 from timesyncd.jobs.step_graph import CircularError
 from timesyncd.jobs.trace_clocks import TraceClockOffset
 from timesyncd.jobs.trace_joining import Joined, JoinError, absent_ranks, join, rank_list
 from timesyncd.jobs.trace_steps import with_equal_steps
-from timesyncd.jobs.what_if import MAX_MISFIT, Cause, CauseKind, UnknownReason, WhatIf, analyse
+from timesyncd.jobs.what_if import MAX_MISFIT, WhatIf, analyse
 from timesyncd.messages.node import Message
 from timesyncd.traces.operations import RankTrace, UnusableTrace
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 COMPUTE = "compute"
@@ -70,7 +70,8 @@ class CircularError(ValueError):
 class StepGraph:
     """
     The recorded steps of all ranks. `stages`: the pipeline stage by rank. `replicas`: by rank, which ranks work on the
-    same data. `labels`: by (rank, step, place) what is computed there, where messages show it.
+    same data. `labels`: by (rank, step, place) what is computed there, where messages show it. `hosts`: by rank, as its
+    trace names it; absent or "": not known.
     """
 
     steps: int
@@ -79,6 +80,7 @@ class StepGraph:
     stages: dict[int, int]
     replicas: dict[int, int]
     labels: dict[tuple[int, int, int], PlaceLabel]
+    hosts: dict[int, str] = field(default_factory=dict)
 
     @property
     def ranks(self) -> list[int]:

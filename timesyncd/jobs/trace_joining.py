@@ -274,6 +274,7 @@ class _Graph:
             stages=self.roles.stages,
             replicas=self.roles.replicas,
             labels=self.roles.labels,
+            hosts={rank: trace.host for rank, trace in self.by_rank.items()},
         )
 
     def _add_rank(self, rank: int, trace: RankTrace) -> None:

@@ -14,8 +14,9 @@ from timesyncd.jobs.arrivals import Arrival, Sync, compare
 from timesyncd.jobs.issued_calls import CallKind, IssuedCallCounts
 from timesyncd.jobs.recorded_traces import recorded_traces
 from timesyncd.jobs.recording import RankRecord, Recording
+from timesyncd.jobs.step_causes import CauseKind
 from timesyncd.jobs.trace_joining import join
-from timesyncd.jobs.what_if import CauseKind, WhatIf, analyse
+from timesyncd.jobs.what_if import WhatIf, analyse
 
 MS = 1_000_000
 

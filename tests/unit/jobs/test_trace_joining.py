@@ -10,10 +10,11 @@ import pytest
 from pipeline_job import SimulatedJob, run
 from pipeline_traces import clock_offsets_ns, rank_traces
 
+from timesyncd.jobs.step_causes import CauseKind, UnknownReason
 from timesyncd.jobs.step_graph import replay
 from timesyncd.jobs.trace_clocks import clock_offsets, left_early
 from timesyncd.jobs.trace_joining import JoinError, Unjoinable, join
-from timesyncd.jobs.what_if import CauseKind, UnknownReason, WhatIf, analyse
+from timesyncd.jobs.what_if import WhatIf, analyse
 from timesyncd.traces.operations import Communication, RankTrace
 
 JOB = SimulatedJob(dp=2, pp=2, tp=2, micro_batches=4, steps=5)

@@ -10,8 +10,9 @@ from pipeline_job import SimulatedJob, run
 from pipeline_traces import inspector_log
 
 from timesyncd.errors import TraceError
+from timesyncd.jobs.step_causes import CauseKind
 from timesyncd.jobs.trace_joining import join
-from timesyncd.jobs.what_if import CauseKind, WhatIf, analyse
+from timesyncd.jobs.what_if import WhatIf, analyse
 from timesyncd.traces.nccl_inspector import InspectedCall, inspected_ranks, read_inspector_log
 from timesyncd.traces.operations import RankTrace, UnusableTrace
 
