@@ -133,7 +133,13 @@ def _replay_of_groups(now: Measured) -> MeshReplay | str | None:
 def _groups(now: Measured) -> dict[str, Any]:
     """What is stated of groups and messages, where the ranks are compared by their own time and their calls are known."""
     if now.own_waits is not None:
-        own = OwnWaitsReport(together=list(now.own_waits.together), unknown=list(now.own_waits.unknown))
+        place = now.own_waits.place
+        own = OwnWaitsReport(
+            together=list(now.own_waits.together),
+            unknown=list(now.own_waits.unknown),
+            place_unknown_code=None if place is None else place.unknown,
+            place_unknown=None if place is None else place.reason,
+        )
         return {"alone": list(now.own_waits.alone), "own_waits": own}
     if now.own_times is None or now.recording.groups is None or not now.is_account:
         return {}
@@ -291,6 +297,8 @@ def _remedies(
     of_groups: MeshReplay | str | None,
 ) -> list[RemedyReport]:
     """In the order of gain; remedies that do not apply are last."""
+    if now.own_waits is not None:
+        of_groups = _NO_GROUPS
     gains = remedies.gains(replayable, now.late_ranks) if of_groups is None else mesh_gains(of_groups, now.late_ranks)
     found = [
         RemedyReport(
@@ -307,6 +315,13 @@ def _remedies(
     if of_buckets is not None:
         found.append(_resized(of_buckets, bootstrap.sum_of(now.samples)))
     return sorted(found, key=lambda remedy: float("inf") if remedy.gain is None else -remedy.gain)
+
+
+#: Why the window of a hub has no remedy for a job that synchronizes in groups.
+_NO_GROUPS = (
+    "a hub has the sums of each rank's waits, and not which rank waited for which, so nothing can be replayed: the report "
+    "of run-audit has the gains"
+)
 
 
 def _resized(found: buckets.BucketAdvice, sums: bootstrap.StepSums) -> RemedyReport:

@@ -323,9 +323,11 @@ def _group_notes(report: AuditReport) -> Iterator[str]:
     if report.own_waits is not None:
         yield (
             "The ranks synchronize in groups, and a hub has one mark a step of each: its own time, and for how long it only waited. "
-            "Ranks with the same work are compared by their own times. A rank is named only if no other one is slow with it. Groups, places and "
-            "remedies are in the report of run-audit."
+            "Ranks with the same work are compared by their own times. A rank is named only if no other one is slow with it. Groups and "
+            "the gains of remedies are in the report of run-audit."
         )
+        if report.own_waits.place_unknown is not None:
+            yield f"In which part of a step the rank is slow is unknown: {report.own_waits.place_unknown}."
     if not report.groups and not report.messages:
         return
     yield (

@@ -82,6 +82,7 @@ def html(report: AuditReport, now: Measured, before: Measured | None = None) -> 
         findings_lines=findings_lines(report),
         bucket_lines=[] if report.buckets is None else bucket_lines(report.buckets),
         exposed_part_lines=exposed_part_lines(report),
+        in_groups=now.own_times is not None or now.own_waits is not None,
         stages=sorted(report.stages, key=lambda stage: -stage.cost_ns)[:_MAX_STAGES],
     )
 

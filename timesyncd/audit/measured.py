@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from timesyncd.audit.bootstrap import StepSample
 from timesyncd.ipc.group_marks import MAX_UNMETERED_PART
-from timesyncd.ipc.job_datagram import Kind, kind_text
+from timesyncd.ipc.job_datagram import Kind, OwnPart, kind_text
 from timesyncd.jobs.arrivals import (
     READING_GRANULARITY_NS,
     Arrival,
@@ -30,6 +30,7 @@ from timesyncd.jobs.lateness import independent_part, independent_steps, is_pers
 from timesyncd.jobs.missing_ranks import Hang, find_hang
 from timesyncd.jobs.onset import LateSpan, late_spans
 from timesyncd.jobs.own_changes import SlowSpan, rare_own_waits, slow_spans
+from timesyncd.jobs.own_place import step_parts
 from timesyncd.jobs.own_time import OwnTimes, group_text, own_times
 from timesyncd.jobs.own_waits import OwnComparison, compare_own
 from timesyncd.jobs.rare_waits import RareWaits, rare_waits
@@ -293,9 +294,13 @@ def place(now: Measured, late: Straggler) -> str:
         slow = [*now.own_times.slow, *(each.slow for each in now.slow_spans)]
         return next(each.place for each in slow if each.straggler is late)
     if now.own_waits is not None:
-        return f"in {late.where}"
+        found = now.own_waits.place
+        return f"in {late.where if found is None or found.text is None else found.text}"
     return late_place(now.recording.syncs, now.recording.step_marks, late)
 
+
+#: Where the ranks of a mesh wait, for people.
+IN_GROUPS = "its groups and messages"
 
 StageName = Literal["compute", "synchronize", "update"]
 
@@ -306,7 +311,7 @@ _StageKey = tuple[str, StageName]
 class Stage:
     """
     A stage: computing until the wait at `where`, the synchronization there, or (`where` "") the update after the last
-    one.
+    one. Of a job that synchronizes in groups `where` is the part of the step.
 
     `cost_ns` is the mean time that it adds to a step; the stages add up to the step's length. `rank` is the slowest one
     in `lead_share` of the steps (None: none, or explicable by chance).
@@ -329,7 +334,7 @@ class _StageTotals:
 def stages(now: Measured) -> list[Stage]:
     """In the order of a step, from the steps in which every rank was measured; empty: there is none."""
     if now.own_times is not None or now.own_waits is not None:
-        return []  # each rank waits for others
+        return _stages_in_groups(now)
     found: dict[_StageKey, _StageTotals] = {}
     steps = 0
     for key_costs in _each_step(now):
@@ -346,6 +351,23 @@ def stages(now: Measured) -> list[Stage]:
         Stage(*key, stage.cost_ns // steps, stage.cost_ns / total_ns, *_leader(stage.leaders, tests))
         for key, stage in sorted(found.items(), key=lambda one: one[0] == _UPDATE)
     ]
+
+
+def _stages_in_groups(now: Measured) -> list[Stage]:
+    """
+    By the parts of their own time that the ranks state, and what they waited: each rank waits for others elsewhere, so no
+    frontier is common to all.
+    """
+    found = step_parts(_own_waits(now.recording).values(), now.recording.world_size)
+    if found is None:
+        return []
+    costs_ns: dict[_StageKey, int] = {}
+    for part, text in found.texts.items():
+        costs_ns[_UPDATE if part is OwnPart.OPTIMIZER else (text, "compute")] = found.parts_ns[part]
+    costs_ns[IN_GROUPS, "synchronize"] = found.waited_ns
+    total_ns = sum(costs_ns.values())
+    in_order = sorted(costs_ns.items(), key=lambda one: one[0] == _UPDATE)
+    return [Stage(*key, ns, ns / total_ns, None, None) for key, ns in in_order if ns] if total_ns else []
 
 
 _UPDATE: _StageKey = ("", "update")
@@ -425,7 +447,7 @@ def overhead_sources(now: Measured) -> list[OverheadSource]:
     if now.own_times is not None:
         return _named_sources(_costs_in_groups(now.recording))
     if now.own_waits is not None:
-        return _named_sources({("undivided", None, "its groups and messages"): now.exposed_ns})
+        return _named_sources({("undivided", None, IN_GROUPS): now.exposed_ns})
     compared = {(sync.step, sync.sync): sync.comparison for sync in now.attribution.syncs}
     by_step = dict(same_step(now.recording.syncs))
     requests = _requests(now.recording)

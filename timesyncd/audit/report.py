@@ -10,6 +10,7 @@ from pydantic import Field
 from timesyncd.ipc.job_segment import Method
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.missing_ranks import HangCause
+from timesyncd.jobs.own_place import PlaceUnknown
 from timesyncd.messages.node import Message
 from timesyncd.training.policy.learning import LearningVerdict, NoComparison
 
@@ -149,7 +150,8 @@ class OverheadSourceReport(Message):
 class StageReport(Message):
     """
     One stage of a step. "compute": until the wait at `where`; "synchronize": in it; "update": after the last one
-    (`where` empty).
+    (`where` empty). Of a job that synchronizes in groups these are the parts of each rank's own time: "compute" in the
+    part `where`, "update" in the optimizer, "synchronize" what a rank only waited; the means of all ranks, without `rank`.
 
     `cost_ns` is the mean time that the stage adds to a step, `share` its part of the step's length; what another rank
     hides adds nothing. `rank` is the slowest one in `lead_share` of the steps; null: none, or by chance. No two clocks
@@ -465,11 +467,14 @@ class WithheldReport(Message):
 class OwnWaitsReport(Message):
     """
     The ranks of a running job by their own times. `together`: ranks that are slow together, so none is named.
-    `unknown`: ranks with calls that have no mark, so for how long they waited is unknown.
+    `unknown`: ranks with calls that have no mark, so for how long they waited is unknown. `place_unknown`: why it is
+    unknown in which part of a step the slow rank loses its time; null: it is known, or no rank is named.
     """
 
     together: list[Int64]
     unknown: list[Int64]
+    place_unknown_code: PlaceUnknown | None = None
+    place_unknown: str | None = None
 
 
 class AuditReport(Message):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import islice
 
 #: So many waits of a step are kept apart; the oldest ones are then added up.
 MAX_WAITS = 4_096
@@ -39,6 +41,15 @@ class StepWaits:
             waits.append((begin_ns, end_ns))
             if len(waits) > MAX_WAITS:
                 self._join_oldest()
+
+    def own_ns(self, begin_ns: int, end_ns: int) -> int:
+        """For how long the rank did not only wait from `begin_ns` to `end_ns`. Call it before the step's end."""
+        found, at = max(0, end_ns - begin_ns), bisect_right(self._waits, (begin_ns, begin_ns))
+        for begin, end in islice(self._waits, max(0, at - 1), None):
+            if begin >= end_ns:
+                break
+            found -= max(0, min(end, end_ns) - max(begin, begin_ns))
+        return found
 
     def end_step(self, begin_ns: int, end_ns: int, place: str) -> tuple[int, int]:
         """

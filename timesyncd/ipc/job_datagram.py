@@ -65,6 +65,8 @@ class Trait(Flag):
     IN_STEP = auto()
     #: A number of the training, made up to some steps later: no sign of where the rank is.
     VALUE = auto()
+    #: It comes with the step's own mark, which shows where the rank is.
+    OF_STEP = auto()
 
     NONE = 0
     ANY_COLLECTIVE = COLLECTIVE | WAITED_FOR | IN_STEP
@@ -109,13 +111,25 @@ class Kind(IntEnum):
     LOSS = 22, "loss", Trait.VALUE
     VALIDATION = 23, "validation", Trait.VALUE
     LEARNING = 24, "learning", Trait.VALUE
-    OWN_TIME = 25, "own_time", Trait.IN_STEP
+    OWN_TIME = 25, "own_time", Trait.IN_STEP | Trait.OF_STEP
+    OWN_PART = 26, "own_part", Trait.IN_STEP | Trait.OF_STEP
 
     def __new__(cls, number: int, label: str = "", traits: Trait = Trait.NONE) -> Self:
         kind = int.__new__(cls, number)
         kind._value_ = number
         kind.label, kind.traits = label, traits
         return kind
+
+
+class OwnPart(IntEnum):
+    """
+    The parts of a step that hooks know, as the number of an OWN_PART: append, never renumber. What is left of the rank's
+    own time is its forward pass and all other work of the training loop.
+    """
+
+    DATA = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
 
 
 def kinds_with(trait: Trait) -> frozenset[Kind]:
@@ -183,10 +197,11 @@ class Mark:
     `bytes` is that one's kind, `sync` how many of its kind came before it in the step. ALIVE: at `end_ns` the rank's
     process ran, and was inside none. LEFT: at `end_ns` it closed its job; `bytes` 1: after an error that it did not
     handle. LOSS and VALIDATION: `bytes` is the loss of the step, as `loss_word` writes it. LEARNING: so is
-    the least share by which the loss is above its reference's; NaN: it is not.
-    handle. OWN_TIME: the step of a rank that synchronizes in groups, from `arrival_ns` to `end_ns`. In all of them
+    the least share by which the loss is above its reference's; NaN: it is not. OWN_TIME: the step of a rank that synchronizes in groups, from `arrival_ns` to `end_ns`. In all of them
     together it only waited as long as from `begin_ns` to `end_ns`. `sync` is the number of its work: ranks with the
-    same number do the same; 0: unknown. `bytes` 1: calls have no mark, so for how long it waited is unknown.
+    same number do the same; 0: unknown. `bytes` 1: calls have no mark, so for how long it waited is unknown. OWN_PART: in the
+    part `sync` (OwnPart) of such a step, which began at `arrival_ns` and `begin_ns`, its own time is as long as from
+    there to `end_ns`; a part that has no mark had none.
     """
 
     step: Int64

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from timesyncd.ipc.job_datagram import OwnPart
 from timesyncd.ipc.wire_types import MAX_RATIO
 from timesyncd.jobs.arrivals import Arrival, Comparison, StepMark, Sync, stepped
 
@@ -41,12 +42,13 @@ class StepCost:
 class OwnWait:
     """
     One rank's step, and for how long of it the rank only waited, in all groups together (None: unknown). Ranks with an
-    equal `work` do the same; 0: unknown.
+    equal `work` do the same; 0: unknown. `parts_ns`: its own time by part of the step, where the rank states it.
     """
 
     elapsed_ns: int
     waited_ns: int | None
     work: int
+    parts_ns: Mapping[OwnPart, int] | None = None
 
     @property
     def own_ns(self) -> int | None:

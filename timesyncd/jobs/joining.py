@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ipc.job_datagram import Kind, Mark, Trait, job_id, kinds_with
+from timesyncd.ipc.job_datagram import Kind, Mark, OwnPart, Trait, job_id, kinds_with
 from timesyncd.jobs.arrivals import StepMark, Sync, compare, widest_skew_sync
 from timesyncd.jobs.exposed import OwnWait
 from timesyncd.jobs.losses import JobLosses
@@ -108,6 +108,8 @@ REQUESTS = kinds_with(Trait.REQUEST)
 MESSAGES = kinds_with(Trait.MESSAGE)
 IN_STEP = kinds_with(Trait.IN_STEP)
 VALUES = kinds_with(Trait.VALUE)
+OF_STEP = kinds_with(Trait.OF_STEP)
+OWN_PARTS = frozenset(map(int, OwnPart))
 
 
 @dataclass
@@ -210,7 +212,7 @@ class JobRun:
     def _update_presence(self, batch: MarkBatch) -> None:
         """By the batch's signs, after the newest of its other marks."""
         signs = [mark for mark in batch.marks if mark.kind in SIGNS]
-        others = [mark for mark in batch.marks if mark.kind not in SIGNS | VALUES | {Kind.OWN_TIME}]
+        others = [mark for mark in batch.marks if mark.kind not in SIGNS | VALUES | OF_STEP]
         presence = self.presence.get(batch.rank, Presence())
         if others:
             presence = presence.updated(max(others, key=lambda mark: mark.end_ns))
@@ -262,6 +264,8 @@ class JobRun:
             self._add_request(mark, rank)
         elif mark.kind == Kind.OWN_TIME:
             self._add_own(mark, rank)
+        elif mark.kind == Kind.OWN_PART:
+            self._add_part(mark, rank)
         elif mark.kind in MESSAGES:
             self._add_message(received, now_ns)
         elif mark.kind == Kind.STALENESS:
@@ -332,6 +336,11 @@ class JobRun:
         if mark.step > self.steps.forgotten and mark.arrival_ns <= mark.begin_ns <= mark.end_ns:
             waited_ns = None if mark.bytes else mark.end_ns - mark.begin_ns
             self.steps.put_own(rank, mark.step, OwnWait(mark.end_ns - mark.arrival_ns, waited_ns, mark.sync))
+
+    def _add_part(self, mark: Mark, rank: int) -> None:
+        is_known = mark.sync in OWN_PARTS  # a later version may have more
+        if is_known and mark.step > self.steps.forgotten and mark.arrival_ns <= mark.end_ns:
+            self.steps.put_part(rank, mark.step, OwnPart(mark.sync), mark.end_ns - mark.arrival_ns)
 
     def _add_message(self, received: ReceivedMark, now_ns: int) -> None:
         key = (received.mark.step, received.mark.sync)

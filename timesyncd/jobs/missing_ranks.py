@@ -29,7 +29,7 @@ _IDLE_PART = 0.5
 #: A sentence lists so many ranks before "and others".
 MAX_RANKS_LISTED = 8
 
-_VALUES = kinds_with(Trait.VALUE)
+_NO_SIGN = kinds_with(Trait.VALUE) | kinds_with(Trait.OF_STEP)
 _NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)
 _BUCKETS = kinds_with(Trait.BUCKET)
 
@@ -65,7 +65,7 @@ class Presence:
 
     def updated(self, mark: Mark) -> Presence:
         """With this mark, in whatever order marks come."""
-        if mark.kind in _VALUES or mark.kind == Kind.OWN_TIME:  # the latter comes with the step's own mark
+        if mark.kind in _NO_SIGN:
             return self
         if mark.kind in SIGNS:
             inside = self.current

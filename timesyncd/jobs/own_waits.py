@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import Arrival, Sync, compare
 from timesyncd.jobs.exposed import OwnWait
+from timesyncd.jobs.own_place import OwnPlace, own_place
 from timesyncd.jobs.stragglers import Straggler, stragglers_and_doubt
 
 #: A rank is slow together with another one that is late by at least one part in so many of it.
 _TOGETHER_PART = 2
 
-#: The place of a slow rank, for people: what it waited is not in it.
+#: What of a slow rank is compared, for people: what it waited is not in it.
 OWN_PLACE = "its own time of a step"
 
 OwnStepTimes = Sequence[tuple[int, Mapping[int, OwnWait]]]
@@ -31,7 +32,8 @@ class OwnComparison:
     """
     `slow`: the rank that takes longer than its like. `together`: ranks that are slow together, so none is named.
     `alone`: those that have no other rank with the same work. `unknown`: those of which calls have no mark; then nothing
-    is compared. `may_be_chance`: as of an Attribution. `step`: the newest one that all ranks have sent.
+    is compared. `may_be_chance`: as of an Attribution. `step`: the newest one that all ranks have sent. `place`: of the
+    slow rank.
     """
 
     step: int
@@ -41,6 +43,7 @@ class OwnComparison:
     unknown: tuple[int, ...] = ()
     may_be_chance: bool = False
     compared_steps: int = 0
+    place: OwnPlace | None = None
 
 
 def compare_own(steps: OwnStepTimes, world_size: int) -> OwnComparison | None:
@@ -67,7 +70,13 @@ def compare_own(steps: OwnStepTimes, world_size: int) -> OwnComparison | None:
     sure = [each for each in found if each.verdict == "straggler"]
     together = tuple(sorted(_together(sure, lateness_ns)))
     slow = sure[0] if sure and not together and not alone else None
-    return OwnComparison(whole[-1][0], slow, together, tuple(alone), (), may_be_chance, compared)
+    place = None if slow is None else _place(slow.rank, classes)
+    return OwnComparison(whole[-1][0], slow, together, tuple(alone), (), may_be_chance, compared, place)
+
+
+def _place(rank: int, classes: Sequence[tuple[tuple[int, ...], OwnStepTimes]]) -> OwnPlace:
+    like, alike = next(each for each in classes if rank in each[0])
+    return own_place(rank, like, [own for _, own in alike])
 
 
 def _together(sure: Sequence[Straggler], lateness_ns: Mapping[int, int]) -> set[int]:

@@ -14,7 +14,7 @@ from typing import Self
 
 from pydantic import Field
 
-from timesyncd.ipc.job_datagram import Mark
+from timesyncd.ipc.job_datagram import Mark, OwnPart
 from timesyncd.ipc.network_record import NetworkRecord
 from timesyncd.ipc.wire_types import Int64
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
@@ -188,10 +188,27 @@ class RequestMessage(Message):
     end_ns: Int64
 
 
+class OwnPartsMessage(Message):
+    """One rank's own time by part of a step, in ns, as far as hooks know it; the forward pass is in none of them."""
+
+    data: Int64 = 0
+    backward: Int64 = 0
+    optimizer: Int64 = 0
+
+    @classmethod
+    def of(cls, parts_ns: Mapping[OwnPart, int]) -> Self:
+        return cls(**{part.name.lower(): ns for part, ns in parts_ns.items()})
+
+    @property
+    def parts_ns(self) -> Mapping[OwnPart, int]:
+        return {part: getattr(self, part.name.lower()) for part in OwnPart}
+
+
 class OwnWaitMessage(Message):
     """
     One rank's step with groups: how long it took, and for how long of it the rank only waited in all of them (null:
-    unknown). Ranks with an equal `work` do the same; 0: unknown.
+    unknown). Ranks with an equal `work` do the same; 0: unknown. `parts_ns`: its own time by part of the step; null: the
+    rank does not state it.
     """
 
     rank: Int64
@@ -199,6 +216,7 @@ class OwnWaitMessage(Message):
     elapsed_ns: Int64
     waited_ns: Int64 | None
     work: Int64
+    parts_ns: OwnPartsMessage | None = None
 
 
 class RecordingMessage(Message):
@@ -229,7 +247,14 @@ class RecordingMessage(Message):
             steps=[_step_message(rank, mark) for rank, marks in sorted(recording.steps.items()) for mark in marks],
             requests=[_request_message(rank, one) for rank, many in sorted(recording.requests.items()) for one in many],
             own_waits=[
-                OwnWaitMessage(rank=rank, step=step, elapsed_ns=one.elapsed_ns, waited_ns=one.waited_ns, work=one.work)
+                OwnWaitMessage(
+                    rank=rank,
+                    step=step,
+                    elapsed_ns=one.elapsed_ns,
+                    waited_ns=one.waited_ns,
+                    work=one.work,
+                    parts_ns=None if one.parts_ns is None else OwnPartsMessage.of(one.parts_ns),
+                )
                 for step, ranks in sorted(recording.own_waits.items())
                 for rank, one in sorted(ranks.items())
             ],
@@ -255,7 +280,9 @@ class RecordingMessage(Message):
             requests.setdefault(one.rank, []).append(ServerRequest(one.step, one.begin_ns, one.end_ns))
         own_waits: dict[int, dict[int, OwnWait]] = {}
         for own in self.own_waits:
-            own_waits.setdefault(own.step, {})[own.rank] = OwnWait(own.elapsed_ns, own.waited_ns, own.work)
+            own_waits.setdefault(own.step, {})[own.rank] = OwnWait(
+                own.elapsed_ns, own.waited_ns, own.work, None if own.parts_ns is None else own.parts_ns.parts_ns
+            )
         return Recording(
             job=self.job,
             attempt=self.attempt,

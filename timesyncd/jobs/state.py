@@ -214,7 +214,7 @@ def job_figures(job: JobRun, analysis: JobAnalysis) -> dict[str, object]:
         "update_latency_p50_ns": analysis.update_latency_p50_ns,
         "last_rank": comparison.last_rank if comparison is not None else None,
         "straggler_rank": sure[0] if sure else None,
-        "stragglers": [_straggler_state(job, each) for each in analysis.stragglers[:MAX_STRAGGLERS]],
+        "stragglers": [_straggler_state(job, each, analysis) for each in analysis.stragglers[:MAX_STRAGGLERS]],
         "method": attribution.method,
         "clock_bound_ns": attribution.clock_bound_ns,
         "trusted": attribution.trusted,
@@ -279,9 +279,19 @@ def rank_states(job: JobRun, analysis: JobAnalysis) -> list[RankState]:
     return states
 
 
-def _straggler_state(job: JobRun, straggler: Straggler) -> StragglerMessage:
+def _straggler_state(job: JobRun, straggler: Straggler, analysis: JobAnalysis) -> StragglerMessage:
     fields = {name: getattr(straggler, name) for name in Straggler.__dataclass_fields__}
-    return StragglerMessage.model_validate(_limited(fields | {"node": job.ranks[straggler.rank].newest.node}))
+    place, reason = _place_of(straggler, analysis)
+    more = {"node": job.ranks[straggler.rank].newest.node, "place": place, "place_reason": reason}
+    return StragglerMessage.model_validate(_limited(fields | more))
+
+
+def _place_of(straggler: Straggler, analysis: JobAnalysis) -> tuple[str | None, str | None]:
+    """The place of the worst straggler, and why it has none."""
+    own = analysis.own.place if analysis.own is not None else None
+    if own is not None:
+        return (None if own.text is None else f"in {own.text}"), own.reason
+    return (analysis.place or None) if straggler is analysis.stragglers[0] else None, None
 
 
 def _own_overhead(job: JobRun) -> float | None:
@@ -336,10 +346,11 @@ def _own_verdict(job: JobRun, own: OwnComparison) -> CodedReason[VerdictCode]:
         return CodedReason(VerdictCode.CALLS_NOT_METERED, text)
     if own.slow is not None:
         worst = own.slow
+        place = "" if own.place is None or own.place.text is None else f"in {own.place.text}, "
         cost = f"it cost {duration_text(worst.exposed_ns)} in the window" if worst.exposed_ns else "it cost nothing"
         text = (
             f"rank {worst.rank} ({job.ranks[worst.rank].newest.node}) takes {duration_text(worst.lateness_p50_ns)} a step longer "
-            f"than the ranks that do the same work, without all that each waited; {cost}"
+            f"than the ranks that do the same work, {place}without all that each waited; {cost}"
         )
         return CodedReason(VerdictCode.STRAGGLER, text)
     if own.together:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from timesyncd.ipc.job_datagram import split_step
+from timesyncd.ipc.job_datagram import OwnPart, split_step
 from timesyncd.jobs.arrivals import StepMark, Sync
 from timesyncd.jobs.exposed import Interval, OwnWait, StepCost, ratio, step_cost
 
@@ -23,14 +23,15 @@ MAX_REQUESTS = 256
 @dataclass
 class StepRecord:
     """
-    One step. `marks`, `requests` (pushes and pulls) and `own` are by rank. `size` counts all its marks; `cost` None: not
-    computed since a change.
+    One step. `marks`, `requests` (pushes and pulls), `own` and `parts` (of which no own time is there yet) are by rank.
+    `size` counts all its marks; `cost` None: not computed since a change.
     """
 
     syncs: dict[int, Sync] = field(default_factory=dict)
     marks: dict[int, StepMark] = field(default_factory=dict)
     requests: dict[int, list[Interval]] = field(default_factory=dict)
     own: dict[int, OwnWait] = field(default_factory=dict)
+    parts: dict[int, dict[OwnPart, int]] = field(default_factory=dict)
     size: int = 1
     cost: StepCost | None = None
 
@@ -109,7 +110,22 @@ class JobWindow:
         """The first one of a rank and a step counts."""
         record = self._records.get(step)
         if record is None or rank not in record.own:
-            self._changed_record(step, 1).own[rank] = own
+            changed = self._changed_record(step, 1)
+            changed.own[rank] = replace(own, parts_ns=changed.parts.pop(rank, None))
+
+    def put_part(self, rank: int, step: int, part: OwnPart, own_ns: int) -> None:
+        """How long the rank's own time in a part of the step is. The first one of a rank, a step and a part counts."""
+        record = self._records.get(step)
+        own = None if record is None else record.own.get(rank)
+        known = (record.parts.get(rank) if record is not None else None) if own is None else own.parts_ns
+        if known is not None and part in known:
+            return
+        changed = self._changed_record(step, 1)
+        parts = {**(known or {}), part: own_ns}
+        if own is None:
+            changed.parts[rank] = parts
+        else:
+            changed.own[rank] = replace(own, parts_ns=parts)
 
     def put_request(self, rank: int, step: int, request: Interval) -> bool:
         """False: the request is refused, there are too many."""

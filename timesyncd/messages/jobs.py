@@ -158,7 +158,8 @@ class StragglerMessage(Message):
     """
     A rank that is persistently late, by `lateness_p50_ns` after the median rank, at `where` of the step ("bucket 2").
     `exposed_ns` is the time over the window that the other ranks waited for this one only. "inconclusive": the lateness
-    is within the clocks' error.
+    is within the clocks' error. `place`: which work of the worst one takes the time ("in the backward pass"); null: not
+    known, for `place_reason`, or it is another one.
     """
 
     rank: Int64
@@ -168,6 +169,8 @@ class StragglerMessage(Message):
     exposed_ns: Int64
     where: str
     verdict: StragglerVerdict
+    place: str | None = None
+    place_reason: str | None = None
 
 
 class DelayState(Message):

@@ -33,6 +33,20 @@ def test_what_goes_on_after_the_step_counts_in_the_next_one() -> None:
     )
 
 
+def test_the_own_time_of_a_span_has_no_wait_in_it() -> None:
+    """As a set of instants, for random waits and spans."""
+    chance = random.Random(2)
+    for _ in range(200):
+        waits, waited = StepWaits(), set[int]()
+        for _ in range(chance.randrange(12)):
+            begin = chance.randrange(90)
+            end = begin + chance.randrange(20)
+            waits.add("1 all", begin, begin, end, True)
+            waited |= set(range(begin, end))
+        begin, end = sorted((chance.randrange(100), chance.randrange(100)))
+        assert waits.own_ns(begin, end) == len(set(range(begin, end)) - waited)
+
+
 def test_ranks_with_the_same_synchronizations_and_place_have_the_same_work() -> None:
     """In the order of their arrivals, whatever the order of their ends is. 0 is no work's number."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 from batches import MS, REAL_MINUS_BOOT, batch
@@ -11,7 +11,7 @@ from batches import MS, REAL_MINUS_BOOT, batch
 from timesyncd.audit.build import report
 from timesyncd.audit.measured import measured
 from timesyncd.audit.report import AuditReport
-from timesyncd.ipc.job_datagram import Kind, Mark
+from timesyncd.ipc.job_datagram import Kind, Mark, OwnPart
 from timesyncd.jobs.exposed import OwnWait, RankCost
 from timesyncd.jobs.joining import JobRun, Jobs
 from timesyncd.jobs.own_waits import OWN_PLACE, OwnComparison, compare_own
@@ -109,11 +109,22 @@ def step_mark(step: int) -> Mark:
     return Mark(step, 0, Kind.STEP, begin_ns, begin_ns, begin_ns + STEP_NS, 0)
 
 
-def job_of(slow: Callable[[int, int], float], unknown: bool = False, steps: int = 60) -> JobRun:
+def part_marks(step: int, own: int) -> list[Mark]:
+    """3 ms in the optimizer, 1 ms in data loading, 3 ms in the forward pass, and the rest in the backward pass."""
+    begin_ns = REAL_MINUS_BOOT + step * STEP_NS
+    parts_ns = {OwnPart.DATA: MS, OwnPart.BACKWARD: own - 7 * MS, OwnPart.OPTIMIZER: 3 * MS}
+    return [Mark(step, part, Kind.OWN_PART, begin_ns, begin_ns, begin_ns + ns, 0) for part, ns in parts_ns.items()]
+
+
+def job_of(
+    slow: Callable[[int, int], float], unknown: bool = False, steps: int = 60, with_parts: Collection[int] = ()
+) -> JobRun:
+    """`with_parts`: the ranks that state the parts of their steps."""
     jobs = Jobs(100)
     for step, of_step in enumerate(own_ns(slow, steps)):
         for rank, ns in of_step.items():
-            marks = own_mark(rank, step, ns, unknown), step_mark(step)
+            parts = part_marks(step, ns) if rank in with_parts else []
+            marks = *parts, own_mark(rank, step, ns, unknown), step_mark(step)
             jobs.accept(batch(rank, *marks, sequence=step + 1, world_size=RANKS), 0)
     jobs.advance(0)
     (job,) = jobs
@@ -175,16 +186,80 @@ def audited(job: JobRun) -> AuditReport:
 
 
 def test_the_audit_of_a_running_mesh_has_its_overhead_and_its_slow_rank() -> None:
-    """By the window of a hub, which is also what is saved as recording.json. Stages and remedies are not computed."""
+    """By the window of a hub, which is also what is saved as recording.json. The remedies state why they have no gain."""
     found = audited(job_of(lambda rank, step: 30 * (rank == 2)))
 
     assert found.sync_overhead == pytest.approx(1 - (3 * 10 + 40) / (4 * 60), rel=0.02)
     assert [(each.rank, each.verdict, each.place) for each in found.stragglers] == [(2, "straggler", f"in {OWN_PLACE}")]
     assert [(each.cause, each.where) for each in found.sources] == [("undivided", "its groups and messages")]
-    assert (found.unreduced_steps, found.stages, found.remedies) == (0, [], [])
+    assert (found.unreduced_steps, found.stages) == (0, [])
+    assert {each.gain for each in found.remedies} == {None}
+    assert {each.reason for each in found.remedies} == {
+        "a hub has the sums of each rank's waits, and not which rank waited for which, so nothing can be replayed: the "
+        "report of run-audit has the gains"
+    }
     assert "Rank 2 on node-2 is persistently late" in found.headline
     assert any("a hub has one mark a step of each" in note for note in found.notes)
     assert not any("comparable" in note for note in found.notes)
+
+
+def test_the_state_of_a_mesh_has_the_place_of_its_slow_rank() -> None:
+    """Rank 2 takes 30 ms longer in its backward pass, as its parts show."""
+    job = job_of(lambda rank, step: 30 * (rank == 2), with_parts=range(RANKS))
+    figures = job_figures(job, analyse(job, {}))
+    stragglers = figures["stragglers"]
+
+    assert isinstance(stragglers, list)
+    assert [(each.place, each.place_reason) for each in stragglers] == [("in the backward pass", None)]
+    assert "do the same work, in the backward pass, without all that each waited" in str(figures["verdict"])
+
+
+@pytest.mark.parametrize("with_parts", [(), (0, 1, 3)], ids=["older ranks", "an older rank"])
+def test_ranks_of_an_older_timesyncd_leave_the_place_unknown(with_parts: tuple[int, ...]) -> None:
+    """The slow rank is named all the same, and the state has the reason."""
+    job = job_of(lambda rank, step: 30 * (rank == 2), with_parts=with_parts)
+    figures = job_figures(job, analyse(job, {}))
+    stragglers = figures["stragglers"]
+    found = audited(job)
+
+    assert isinstance(stragglers, list)
+    assert [(each.rank, each.place) for each in stragglers] == [(2, None)]
+    assert stragglers[0].place_reason.startswith("the ranks do not state the parts of their steps")
+    assert found.own_waits is not None
+    assert (found.own_waits.place_unknown_code, found.stages) == ("no_parts", [])
+    assert any("In which part of a step the rank is slow is unknown" in note for note in found.notes)
+
+
+def test_the_audit_of_a_running_mesh_has_the_same_place_and_the_stages() -> None:
+    """By the window of a hub, which has the parts: they and the waits add up to the step."""
+    found = audited(job_of(lambda rank, step: 30 * (rank == 2), with_parts=range(RANKS)))
+
+    assert [each.place for each in found.stragglers] == ["in the backward pass"]
+    assert [(each.where, each.stage) for each in found.stages] == [
+        ("data loading", "compute"),
+        ("the forward pass and the rest of the loop", "compute"),
+        ("the backward pass", "compute"),
+        ("its groups and messages", "synchronize"),
+        ("", "update"),
+    ]
+    assert sum(each.cost_ns for each in found.stages) == pytest.approx(STEP_NS, abs=10)
+    assert [each.cost_ns for each in found.stages][:2] == [MS, 3 * MS]
+    assert sum(each.share for each in found.stages) == pytest.approx(1)
+
+
+def test_parts_that_come_after_the_own_time_or_twice_count_once() -> None:
+    """Datagrams may change places; a part that this version does not know is dropped."""
+    jobs = Jobs(100)
+    begin_ns = REAL_MINUS_BOOT + 5 * STEP_NS
+    unknown = Mark(5, 99, Kind.OWN_PART, begin_ns, begin_ns, begin_ns + MS, 0)
+    backwards = Mark(5, 1, Kind.OWN_PART, begin_ns, begin_ns, begin_ns - MS, 0)
+    jobs.accept(batch(0, unknown, backwards, own_mark(0, 5, 40 * MS), sequence=1), 0)
+    jobs.accept(batch(0, *part_marks(5, 40 * MS), *part_marks(5, 50 * MS), sequence=2), 0)
+    (job,) = jobs
+    (record,) = job.steps
+
+    assert record.own[0].parts_ns == {OwnPart.DATA: MS, OwnPart.BACKWARD: 33 * MS, OwnPart.OPTIMIZER: 3 * MS}
+    assert job.steps.size == record.size == 5
 
 
 def test_the_audit_of_a_running_mesh_gives_its_reasons() -> None:

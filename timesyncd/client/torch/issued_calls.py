@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import distributed_c10d
 
+from timesyncd.client.step_parts import StepParts
 from timesyncd.client.torch.collectives import (
     begin_record,
     end_record,
@@ -35,6 +36,7 @@ from timesyncd.client.torch.collectives import (
 )
 from timesyncd.client.torch.communicators import Channel, Communicators, dimension_of
 from timesyncd.client.torch.ddp import thread_state
+from timesyncd.client.torch.parts import watch_parts
 from timesyncd.client.torch.stamps import HOST
 from timesyncd.client.torch.steps import Record, Steps
 from timesyncd.ipc.group_marks import MAX_UNMETERED_PART
@@ -160,12 +162,14 @@ class IssuedCalls:
         self._steps.communicators, self._steps.count_call = self.communicators, self.count_metered
         if self.communicators is not None:
             self.communicators.is_account = self.is_account
+            self._steps.parts = StepParts()
+            self._restores += watch_parts(self._steps.parts)
         self._steps.job.meter.hide_presence_while(self._may_be_inside)
         os.register_at_fork(after_in_child=self.close)  # a process that is forked is no rank, or starts as one itself
 
     def close(self) -> None:
         """torch's own functions alone, as before, and no file any more."""
-        self._path = self._steps.communicators = self._steps.count_call = None
+        self._path = self._steps.communicators = self._steps.count_call = self._steps.parts = None
         while self._restores:
             self._restores.pop()()
 

@@ -21,12 +21,14 @@ import torch
 
 from timesyncd.client.job import Job
 from timesyncd.client.meter import Meter, OpenArrival
+from timesyncd.client.step_parts import StepParts
+from timesyncd.client.step_waits import StepWaits
 from timesyncd.client.torch.communicators import Channel, Communicators
 from timesyncd.client.torch.own_warnings import warn
 from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.stamps import HOST, DeviceStamps, HostStamps, SideStream, Stamps
 from timesyncd.client.torch.updates import StepUpdates
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import Kind, OwnPart
 
 #: The longest time that gloo's threads need to release a callback after its collective, on a busy machine.
 SHUTDOWN_GRACE_S = 0.1
@@ -206,6 +208,7 @@ class Steps:
         self.device: DeviceStamps | None = None
         self.unknown_device: str | None = None  #: the type of a device that has no timestamps
         self.communicators: Communicators | None = None  #: None: groups of some ranks are not recorded
+        self.parts: StepParts | None = None  #: None: no hook sees the parts of a step
         self.count_call: Callable[[], None] | None = None  #: called for a metered call that torch issues in C++
         self._refusals: set[str] = set()
         self._updates = StepUpdates()
@@ -429,10 +432,26 @@ class Steps:
     def _mark_own_time(self, communicators: Communicators, key: int, arrival_ns: int, end_ns: int) -> None:
         """What the hub needs of a step with groups. A step of all ranks together has marks of all that it waited for."""
         in_groups, is_account = communicators.waits.in_groups, communicators.is_account()
+        parts_ns = self._own_parts_ns(communicators.waits, arrival_ns, end_ns)
         work, waited_ns = communicators.waits.end_step(arrival_ns, end_ns, communicators.place)
         if in_groups or not is_account:
+            for part, own_ns in parts_ns.items() if is_account else ():
+                self.job.meter.mark_at(key, part, arrival_ns, arrival_ns, arrival_ns + own_ns, Kind.OWN_PART)
             begin_ns = end_ns - min(waited_ns, max(0, end_ns - arrival_ns))
             self.job.meter.mark_at(key, work, arrival_ns, begin_ns, end_ns, Kind.OWN_TIME, int(not is_account))
+
+    def _own_parts_ns(self, waits: StepWaits, arrival_ns: int, end_ns: int) -> dict[OwnPart, int]:
+        """
+        The rank's own time by part of the step; the optimizer's is always among them. Empty: not known, as where a device
+        computes, which is behind the host's hooks.
+        """
+        spans = None if self.parts is None else self.parts.end_step(arrival_ns, end_ns)
+        if spans is None or self.device is not None:
+            return {}
+        found: dict[OwnPart, int] = {OwnPart.OPTIMIZER: 0}
+        for part, begin_ns, until_ns in spans:
+            found[part] = found.get(part, 0) + waits.own_ns(begin_ns, until_ns)
+        return found
 
     def _mark_pending(self) -> None:
         """Mark the records whose times are known, in order, up to the first whose times are not."""

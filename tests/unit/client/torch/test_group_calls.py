@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from timesyncd.client.torch import issued_calls
 from timesyncd.client.torch.issued_calls import IssuedCalls
 from timesyncd.client.torch.metering import meter_ddp
 from timesyncd.client.torch.steps import steps_of
-from timesyncd.ipc.job_datagram import Mark, decode
+from timesyncd.ipc.job_datagram import Mark, OwnPart, decode
 from timesyncd.jobs.group_recording import GroupMark, block_places
 from timesyncd.jobs.recording_files import load
 
@@ -257,13 +258,13 @@ def test_what_backward_issues_is_marked_or_counted_once(rank: Rank) -> None:
     ]
 
 
-def own_marks(rank: Rank) -> list[Mark]:
+def own_marks(rank: Rank, kind: Kind = Kind.OWN_TIME) -> list[Mark]:
     """The marks of own times that the daemon would get, after the end of the job."""
     rank.job.close()
     (path,) = (rank.folder / "marks").glob("*.marks")
     data = path.read_bytes()
     marks = [mark for place in block_places(data) for mark in decode(data[place]).marks]
-    return [mark for mark in marks if mark.kind == Kind.OWN_TIME]
+    return [mark for mark in marks if mark.kind == kind]
 
 
 def test_a_step_with_groups_has_a_mark_for_the_hub(rank: Rank) -> None:
@@ -293,3 +294,57 @@ def test_where_calls_have_no_mark_the_hub_is_sent_that_its_waits_are_unknown(ran
     steps_of(rank.job).end()
 
     assert [(mark.step, mark.bytes) for mark in own_marks(rank)] == [(2, 1), (3, 1)]
+
+
+class Slow(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, at: int) -> torch.Tensor:
+        time.sleep(0.02)
+        return torch.ones(3)
+
+
+def test_a_step_with_groups_states_its_own_time_by_part(rank: Rank) -> None:
+    """Data that a DataLoader loads, and a collective inside the backward pass, in which the rank only waits."""
+    group = dist.new_group([0], group_desc="mesh_tp")
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps_of(rank.job).end_with(optimizer)
+    optimizer.register_step_post_hook(lambda *_: steps_of(rank.job).update(optimizer))
+
+    def reduce(grad: torch.Tensor) -> None:
+        time.sleep(0.01)
+        dist.all_reduce(grad.clone(), group=group)
+
+    for parameter in model.parameters():
+        parameter.register_hook(reduce)
+    for batch in torch.utils.data.DataLoader(Slow()):
+        model(batch).sum().backward()
+        optimizer.step()
+    parts = own_marks(rank, Kind.OWN_PART)
+    waits = {mark.step: mark for mark in own_marks(rank)}
+
+    assert [(mark.step, OwnPart(mark.sync)) for mark in parts if mark.sync != OwnPart.OPTIMIZER] == [
+        (2, OwnPart.DATA),
+        (2, OwnPart.BACKWARD),
+        (3, OwnPart.DATA),
+        (3, OwnPart.BACKWARD),
+    ]
+    for step, whole in waits.items():
+        own_ns = {mark.sync: mark.end_ns - mark.arrival_ns for mark in parts if mark.step == step}
+        assert own_ns[OwnPart.DATA] >= 20_000_000
+        assert own_ns[OwnPart.BACKWARD] >= 20_000_000
+        assert 0 <= own_ns[OwnPart.OPTIMIZER]
+        assert sum(own_ns.values()) <= whole.begin_ns - whole.arrival_ns
+        assert {mark.arrival_ns for mark in parts if mark.step == step} == {whole.arrival_ns}
+
+
+def test_the_hooks_for_the_parts_are_undone(rank: Rank) -> None:
+    """Torch has its own functions again, and a part that is entered later is in no step."""
+    wrapped = torch.autograd.backward
+    rank.calls.close()
+
+    assert wrapped.__wrapped__ is torch.autograd.backward  # type: ignore[attr-defined]
+    assert not hasattr(torch.utils.data.dataloader._BaseDataLoaderIter.__next__, "__wrapped__")
+    assert steps_of(rank.job).parts is None
