@@ -195,8 +195,10 @@ def test_the_audit_of_a_running_mesh_has_its_overhead_and_its_slow_rank() -> Non
     assert (found.unreduced_steps, found.stages) == (0, [])
     assert {each.gain for each in found.remedies} == {None}
     assert {each.reason for each in found.remedies} == {
-        "a hub has the sums of each rank's waits, and not which rank waited for which, so nothing can be replayed: the "
-        "report of run-audit has the gains"
+        (
+            "a hub has the sums of each rank's waits, and not which rank waited for which, so nothing can be replayed: the "
+            "report of run-audit has the gains"
+        )
     }
     assert "Rank 2 on node-2 is persistently late" in found.headline
     assert any("a hub has one mark a step of each" in note for note in found.notes)

@@ -318,7 +318,7 @@ def test_a_step_with_groups_states_its_own_time_by_part(rank: Rank) -> None:
         dist.all_reduce(grad.clone(), group=group)
 
     for parameter in model.parameters():
-        parameter.register_hook(reduce)
+        parameter.register_hook(reduce)  # type: ignore[no-untyped-call]
     for batch in torch.utils.data.DataLoader(Slow()):
         model(batch).sum().backward()
         optimizer.step()
