@@ -38,7 +38,7 @@ from timesyncd.drivers.timeprovider._notifications import NotificationDecoder
 from timesyncd.drivers.timeprovider._profiles import SHIPPED
 from timesyncd.drivers.timeprovider._profiles import load as load_profile
 from timesyncd.errors import ConfigError, TimesyncdError
-from timesyncd.ipc import clock_segment, clockbound, job_datagram
+from timesyncd.ipc import clock_segment, clockbound, job_datagram, network_record, tcp_info
 from timesyncd.logs import reading as logs
 from timesyncd.messages.node import Message
 from timesyncd.model.leap import parse_leap_seconds
@@ -256,6 +256,15 @@ def _datagram_seeds() -> Iterator[bytes]:
     yield job_datagram.encode_header(header, 1) + bytes(marks)
 
 
+def _network_seeds() -> Iterator[bytes]:
+    here, there = network_record.Endpoint("10.0.0.1", 1), network_record.Endpoint("10.0.0.2", 2)
+    counters = {"eth0": dict.fromkeys(network_record.COUNTERS, 1)}
+    connection = network_record.Connection(here, there, tcp_info.parse_tcp_info(b"\1" + b"\0" * 279))
+    packing = {network_record.PackingPart.HOOKS: network_record.PackingTime(1, 2)}
+    record = network_record.NetworkRecord(1, 2, {"10.0.0.1": "eth0"}, counters, counters, (connection,), packing)
+    yield network_record.encode_network(record)
+
+
 TARGETS = [
     Target("snmp message", _snmp, _snmp_seeds),
     Target("snmp v3 message", security.parse, _snmp_v3_seeds),
@@ -272,6 +281,8 @@ TARGETS = [
     Target("grandmaster syslog", _syslog, lambda: [b"<164>host alarmd: 001,1,raise,GNSS lost"]),
     Target("clock segment", _words, lambda: [b"\0" * 8 * clock_segment.WORD_COUNT], (ValueError,)),
     Target("job datagram", job_datagram.decode, _datagram_seeds),
+    Target("tcp info", tcp_info.parse_tcp_info, lambda: [b"\1" + b"\0" * 279, b"\1" + b"\0" * 103]),
+    Target("network record", network_record.parse_network, _network_seeds, (ValueError,)),
     Target("mqtt payload", _mqtt_payload, _mqtt_payload_seeds),
     Target("mqtt packets", _mqtt_packets, _mqtt_packet_seeds),
     Target("configuration", _toml, _toml_seeds),

@@ -112,7 +112,7 @@ def parse_network(data: bytes) -> NetworkRecord:
             connections=tuple(map(_connection, content["connections"][:MAX_CONNECTIONS])),
             packing={PackingPart(part): PackingTime(*map(_number, time)) for part, time in content["packing"].items()},
         )
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no record of a network: {error}") from error
 
 

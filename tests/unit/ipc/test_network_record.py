@@ -57,6 +57,7 @@ def broken(**change: Any) -> bytes:
         b"",
         b"[]",
         b"{}",
+        b"[" * 100_000,
         broken(version=2),
         broken(read_ns=-1),
         broken(read_ns=True),
