@@ -12,7 +12,7 @@ from bucket_lab import DEFAULT, EVEN, trained, truly_exposed
 
 from timesyncd.audit.build import comparable_runs, report
 from timesyncd.audit.headline import exposed_part_lines, limit_text
-from timesyncd.audit.html import summary
+from timesyncd.audit.html import html, summary
 from timesyncd.audit.measured import measured
 from timesyncd.audit.transfers import MIN_STEPS, TransferSplit, divide
 from timesyncd.ipc.job_datagram import Kind
@@ -247,7 +247,8 @@ def test_loss_is_named_only_where_retransmissions_can_explain_the_rest(
 
 def test_the_report_states_the_evidence_beside_the_limit() -> None:
     """In the one line of the terminal, with the best change against what limits the job, and in report.json."""
-    found = report(measured(replace(trained(steps=200), networks=networks(retransmitted=310))))
+    now = measured(replace(trained(steps=200), networks=networks(retransmitted=310)))
+    found = report(now)
     line = limit_text(found)
 
     assert line is not None and line in summary(found, Path("out"))
@@ -257,6 +258,8 @@ def test_the_report_states_the_evidence_beside_the_limit() -> None:
         "Rank 0 retransmitted 3.1 % of its segments to rank 1 at 10.0.0.1; rtt 1 ms against a minimum of 1 ms."
     )
     assert found.network is not None and found.network.links[0].retransmitted == 310
+    page = html(found, now)
+    assert '<table id="links">' in page and "310 of 10,000 segments" in page and line.split(": ")[0] in page
     assert found.exposed_parts is not None and found.exposed_parts.limit == "bandwidth"
 
 
