@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -86,12 +87,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     130: interrupted.
     """
     try:
-        return _run(argv)
+        try:
+            return _run(argv)
+        finally:
+            # Else a full disk, or a reader that has gone, shows at the interpreter's exit, as a traceback and status 120.
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         _discard_output()
         return 130
+    except OSError as error:
+        if error.errno not in _DISK_FULL:
+            raise
+        _discard_output()
+        print_error(
+            f"timesyncd: the output cannot be written: {error.strerror}; free space there, or name another place"
+        )
+        return 1
+
+
+#: What a write reports where the disk, the user's quota, or the largest allowed file is full.
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _discard_output() -> None:

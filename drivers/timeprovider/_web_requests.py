@@ -18,7 +18,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, SecretStr, Strict, model_validator
 
-from timesyncd.config import FilePath, Port, SecretSettings, Section
+from timesyncd.config import FilePath, Port, SecretSettings, Section, read_file
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -152,6 +152,7 @@ def _sha256(text: str) -> str:
 
 def _certificates(path: Path) -> Path:
     try:
+        read_file(path)  # OpenSSL would wait for ever for a FIFO's writer
         ssl.create_default_context(cafile=path)
     except OSError as error:
         raise ValueError(f"cannot read PEM certificates from this file: {error.strerror or error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -252,3 +253,28 @@ def test_two_dashes_are_no_value(words: str, capsys: pytest.CaptureFixture[str])
 
     assert ended.value.code == 2
     assert "expected one argument" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["now --json", "drivers --json", "--version", "status --help"])
+def test_a_full_disk_is_reported_in_one_line(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the output is short enough to be written at the very end: then Python would print a traceback, and exit with 120."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        status = program.main(words.split())
+
+    assert status == 1
+    assert capsys.readouterr().err.endswith(
+        "timesyncd: the output cannot be written: No space left on device; free space there, or name another place\n"
+    )
+
+
+def test_a_reader_that_has_gone_before_the_end_of_a_short_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `| head -1` where the output fits into Python's buffer."""
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    with os.fdopen(write_fd, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+
+        assert program.main(["drivers"]) == 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
@@ -55,15 +56,15 @@ def read_traces(paths: Sequence[Path]) -> tuple[list[RankTrace | UnusableTrace],
 
 def _files(path: Path) -> list[Path]:
     """The traces in a folder; a folder that ranks recorded to, and a file, are themselves."""
-    if not path.is_dir() or any(path.glob("*.marks")) or any(path.glob("marks-*")):
+    if not os.path.isdir(path) or any(path.glob("*.marks")) or any(path.glob("marks-*")):
         return [path]
-    found = [each for each in sorted(path.iterdir()) if each.is_file() and each.suffix in _SUFFIXES]
+    found = [each for each in sorted(path.glob("*")) if os.path.isfile(each) and each.suffix in _SUFFIXES]
     return [each for each in found if not each.name.startswith(".")] or [path]
 
 
 def _read(path: Path) -> Sequence[RankTrace | UnusableTrace] | list[InspectedCall]:
     name = str(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         if not any(path.glob("*.marks")) and not any(path.glob("marks-*")):
             raise TraceError(
                 f"{name}: the folder has no traces ({', '.join(filter(None, _SUFFIXES))}) and no marks of ranks"

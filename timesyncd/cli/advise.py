@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -48,7 +49,7 @@ def _recording(args: Namespace) -> Recording:
     """What exists as a file or a folder is a recording."""
     from timesyncd.jobs.recording_files import load, recording_of
 
-    return load(Path(args.job)) if Path(args.job).exists() else recording_of(job_url(args), args.job)
+    return load(Path(args.job)) if os.path.exists(args.job) else recording_of(job_url(args), args.job)
 
 
 def lines(found: JobAdvice) -> list[str]:

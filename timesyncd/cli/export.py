@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
@@ -73,7 +74,7 @@ def _check(args: Namespace) -> None:
         raise ConfigError(
             "--node: a hub stores minutes and hours of other nodes, no samples: give --span minute or --span hour"
         )
-    if args.output.exists() and not args.force:
+    if os.path.lexists(args.output) and not args.force:
         raise ConfigError(f"{args.output}: the file exists; replace it with --force")
 
 

@@ -98,7 +98,7 @@ def load(path: Path) -> Recording:
     Of several jobs in a folder it reads the one with the largest files, of several runs of it the newest, and of
     several processes with one rank the newest. Raises TraceError.
     """
-    if path.is_file():
+    if os.path.isfile(path):
         return read_document(path)
     files = [file for file in map(_read, _paths(path)) if file is not None]
     if not files:
@@ -135,8 +135,8 @@ def read_document(path: Path) -> Recording:
 
 
 def _paths(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise TraceError(f"{folder}: no such file or folder")
+    if not os.path.isdir(folder):
+        raise TraceError(f"{folder}: no such file or folder, or this user may not read it")
     found = sorted(folder.glob("*.marks"))
     runs = sorted(run for run in folder.glob("marks-*") if run.is_dir())
     return found or (sorted(runs[-1].glob("*.marks")) if runs else [])

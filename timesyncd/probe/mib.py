@@ -8,6 +8,7 @@ What nearly every MIB imports, in our own words and no more of it than that: nam
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -171,7 +172,7 @@ def compiled(path: Path, source: Path | None) -> Mib:
     found = _HEAD.search(text)
     if found is None:
         raise Malformed(f"{path}: no MIB: a line as ACME-MIB DEFINITIONS ::= BEGIN is wanted")
-    if source is not None and not source.is_dir():
+    if source is not None and not os.path.isdir(source):
         raise ConfigError(f"--source {source}: no such folder")
     documents, not_found = _compile(found[1], text, source, path)
     return _Reader(documents).mib(found[1], not_found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -107,7 +108,7 @@ def _is_served(profile: Profile, rows: Sequence[RecordedObject]) -> bool:
 
 def refuse_unless_empty(folder: Path) -> None:
     """Raises ConfigError: what lies there is not written over."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         raise ConfigError(f"{folder}: exists and is not an empty folder")
 
 

@@ -38,7 +38,7 @@ def back_up(
     for a server or an existing file, StoreError.
     """
     path = _sqlite_path(location, "pg_dump -Fc URL > FILE makes a backup while the daemon runs")
-    if to.exists() and not overwrite:
+    if os.path.lexists(to) and not overwrite:
         raise ConfigError(f"{to}: the file exists; --force replaces it")
     _check_store(path)
     partial = to.with_name(f".{to.name}.{os.getpid()}.part")

@@ -60,7 +60,7 @@ def export(
     written and their total. The file gets its name only when it is complete. Raises StoreError; ConfigError if the file exists or
     pyarrow is missing.
     """
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:
         raise ConfigError(f"{path}: the file exists; --force replaces it")
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

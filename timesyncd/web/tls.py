@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from timesyncd.config import WebSettings
+from timesyncd.config import WebSettings, read_file
 from timesyncd.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ def server_context(settings: WebSettings) -> ssl.SSLContext | None:
     if settings.client_ca is not None:
         context.verify_mode = ssl.CERT_OPTIONAL
         try:
+            read_file(settings.client_ca)  # OpenSSL would wait for ever for a FIFO's writer
             context.load_verify_locations(settings.client_ca)
         except OSError as error:
             raise ConfigError(
@@ -41,6 +42,8 @@ def load_certificate(into: ssl.SSLContext, settings: WebSettings) -> None:
     """
     assert settings.certificate is not None and settings.key is not None
     try:
+        read_file(settings.certificate)
+        read_file(settings.key)
         for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), into):
             each.load_cert_chain(settings.certificate, settings.key, password=lambda: "")
     except (OSError, ValueError) as error:

@@ -102,3 +102,31 @@ def test_a_link_to_itself_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixt
 
     assert main(["merge-traces", str(tmp_path / "loop"), "-o", str(tmp_path / "merged.json")]) == 2
     assert capsys.readouterr().err == f"timesyncd: {tmp_path}/loop: Too many levels of symbolic links\n"
+
+
+def test_certificates_that_are_fifos_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """OpenSSL, which reads them, would wait for a writer for ever."""
+    for name in ("cert", "key", "ca"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "node.toml").write_text(
+        f'[web]\ncertificate = "{tmp_path}/cert"\nkey = "{tmp_path}/key"\n'
+        f'[[grandmaster]]\nname = "gm"\ndriver = "timeprovider"\nhost = "gm.example"\n'
+        f'https = {{ username = "a", password = {{ env = "HOME" }}, ca = "{tmp_path}/ca" }}\n'
+    )
+
+    assert main(["check-config", "--config", str(tmp_path / "node.toml")]) == 2
+    (tmp_path / "node.toml").write_text(f'[web]\ncertificate = "{tmp_path}/cert"\nkey = "{tmp_path}/key"\n')
+    assert main(["check-config", "--config", str(tmp_path / "node.toml")]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "cannot read PEM certificates from this file: it is no regular file" in first
+    assert "cannot load it with web.key" in second
+
+
+@pytest.mark.parametrize("words", ["audit --out unused --from", "audit --out unused --record", "advise"])
+def test_a_path_that_is_too_long_is_reported(words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """pathlib raises an error where it is asked whether there is such a file; a folder that may not be entered does the same."""
+    path = f"{tmp_path}/{'x' * 300}"
+    extra = ["--url", "127.0.0.1:1"] if words == "advise" else []
+
+    assert main([*words.split(), path, *extra]) in (1, 2)
+    assert "Traceback" not in capsys.readouterr().err
