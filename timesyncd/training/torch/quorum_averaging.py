@@ -22,7 +22,7 @@ from timesyncd.client.job import Job
 from timesyncd.client.torch.peer_loss import first_sentence
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import SyncError
-from timesyncd.training.policy.low_communication import DiLoCo
+from timesyncd.training.policy.low_communication import DiLoCo, StreamingDiLoCo
 from timesyncd.training.policy.policies import LocalSGD
 from timesyncd.training.policy.quorum import AveragingOutcome, Quorum, QuorumLimits
 from timesyncd.training.policy.text import Strategy, parse_policy
@@ -154,16 +154,28 @@ class QuorumAveraging:
 
 
 def _checked(strategy: Strategy) -> Strategy:
-    policy = strategy.policy
-    is_plain = isinstance(policy, DiLoCo) or (
-        isinstance(policy, LocalSGD) and not policy.delay and policy.across is None
-    )
-    if not is_plain or strategy.compression is not None:
+    """Raises ValueError for what these averagings cannot do; nothing of a policy is left out in silence."""
+    refused = "; ".join(_refusals(strategy))
+    if refused:
         raise ValueError(
             f"policy {strategy}: ranks that may be lost average by local_sgd(h=...), local_sgd(h=...) + outer(...) or "
-            "diloco(h=...), without a delay, near ranks or a compression"
+            f"diloco(h=...), and cannot have {refused}"
         )
     return strategy
+
+
+def _refusals(strategy: Strategy) -> Iterator[str]:
+    policy = strategy.policy
+    if isinstance(policy, StreamingDiLoCo):
+        yield "fragments: each would need a quorum of its own, and a rank that comes again the state of all"
+    elif not isinstance(policy, DiLoCo | LocalSGD):
+        yield "another policy"
+    if getattr(policy, "delay", 0):
+        yield "a delay: a rank may be lost while its average is on its way, and the others could not repeat that one"
+    if getattr(policy, "across", None) is not None:
+        yield "near ranks: they have no groups of their own"
+    if strategy.compression is not None:
+        yield "a compression: a rank that comes again has no differences to send"
 
 
 def _interval(strategy: Strategy) -> int:
