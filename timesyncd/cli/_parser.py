@@ -58,7 +58,7 @@ class CommandLine(Parser):
         self._summaries: dict[str, str] = {}
 
     def add_command(self, name: str, description: str, examples: Sequence[str]) -> Parser:
-        self._summaries[name] = description.splitlines()[0]
+        self._summaries[name] = description.partition("\n")[0]  # none under python -OO
         # `help` is for completion and the manual page; the program's own help has the groups.
         command: Parser = self._commands.add_parser(
             name, help=self._summaries[name], description=description, examples=examples

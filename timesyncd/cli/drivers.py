@@ -25,7 +25,8 @@ def run(args: Namespace) -> int:
         print(json.dumps({name: driver.Options.model_json_schema() for name, driver in drivers.items()}, indent=2))
         return 0
     for name, driver in drivers.items():
-        print(f"{name}: {(driver.__doc__ or '').strip().splitlines()[0]}")
+        summary = (driver.__doc__ or "").strip().partition("\n")[0]  # empty under python -OO
+        print(f"{name}: {summary}")
         for key, field in driver.Options.model_fields.items():
             default = "required" if field.is_required() else f"default {field.get_default(call_default_factory=True)}"
             print(f"    {key:<20} {default}{': ' + field.description if field.description else ''}")
