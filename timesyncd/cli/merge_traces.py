@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from timesyncd.client.files import replacing
 from timesyncd.errors import TraceError
 
 if TYPE_CHECKING:
@@ -134,18 +135,11 @@ def _read_anchors(side: Path) -> AnchorFile:
 @contextmanager
 def _written(output: Path) -> Iterator[IO[str]]:
     """Writes the file atomically. Raises TraceError."""
-    part = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        try:
-            with (
-                gzip.open(part, "wt", encoding="utf-8")
-                if output.suffix == ".gz"
-                else open(part, "w", encoding="utf-8") as file
-            ):
+        with replacing(output) as part:
+            compressed = output.suffix == ".gz"
+            with gzip.open(part, "wt", encoding="utf-8") if compressed else open(part, "w", encoding="utf-8") as file:
                 yield file
-            os.replace(part, output)
-        finally:
-            part.unlink(missing_ok=True)
     except OSError as error:
         raise TraceError(f"{output}: {error.strerror or error}") from error
 

@@ -1,4 +1,4 @@
-"""Reads a file that an operator or a script names, by the standard library alone."""
+"""Reads and writes files that an operator or a script names, by the standard library alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import select
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: A configuration, a secret, a certificate or a table is far smaller.
@@ -50,3 +52,22 @@ def _read_pipe(fd: int, most_bytes: int, within_s: float) -> bytes:
 
 def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """
+    A path beside `path` to write to. What the block wrote there gets the name `path` when it ends, and is removed if it fails.
+
+    Raises OSError, also where `path` names no file, or what is there is no regular file: root would replace a device by it.
+    """
+    if not path.name or (os.path.lexists(path) and not stat.S_ISREG(os.stat(path).st_mode)):
+        raise OSError(errno.EINVAL, "it names no regular file")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        # A failure here would hide the block's own.
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)

@@ -11,9 +11,10 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+from timesyncd.client.files import replacing
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.store.damage import damage_of
 from timesyncd.store.engine import StoreLocation, shm_of, wal_of
@@ -41,17 +42,12 @@ def back_up(
     if os.path.lexists(to) and not overwrite:
         raise ConfigError(f"{to}: the file exists; --force replaces it")
     _check_store(path)
-    partial = to.with_name(f".{to.name}.{os.getpid()}.part")
     try:
-        _copy(path, partial, on_progress)
-        _check_copy(partial)
-        os.replace(partial, to)
+        with replacing(to) as partial:
+            _copy_checked(path, partial, on_progress)
+        return to.stat().st_size
     except OSError as error:
         raise StoreError(f"{to}: {error.strerror or error}") from error
-    finally:
-        for each in (partial, wal_of(partial), shm_of(partial)):
-            each.unlink(missing_ok=True)
-    return to.stat().st_size
 
 
 def request_restore(location: StoreLocation, backup: Path) -> Path:
@@ -64,23 +60,31 @@ def request_restore(location: StoreLocation, backup: Path) -> Path:
         location, "stop the daemon, then pg_restore --clean --if-exists -d URL FILE; docs/store.md says what to empty"
     )
     _check_store(backup)
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise StoreError(f"{path}: not a regular file, so it is no store")
     request = requested_restore(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _copy(backup, partial, lambda done, total: None)
-        _check_copy(partial)
-        owner = (path if path.exists() else path.parent).stat()
-        os.chown(partial, owner.st_uid, owner.st_gid)
-        if path.exists():
-            shutil.copymode(path, partial)
-        os.replace(partial, request)
+        with replacing(request) as partial:
+            _copy_checked(backup, partial, lambda done, total: None)
+            owner = (path if path.exists() else path.parent).stat()
+            os.chown(partial, owner.st_uid, owner.st_gid)
+            if path.exists():
+                shutil.copymode(path, partial)
     except OSError as error:
         raise StoreError(f"{request}: {error.strerror or error}") from error
-    finally:
-        for each in (partial, wal_of(partial), shm_of(partial)):
-            each.unlink(missing_ok=True)
     return request
+
+
+def _copy_checked(path: Path, to: Path, on_progress: Callable[[int, int], None]) -> None:
+    """Without the files that SQLite keeps beside a database. Raises StoreError and OSError."""
+    try:
+        _copy(path, to, on_progress)
+        _check_copy(to)
+    finally:
+        for each in (wal_of(to), shm_of(to)):
+            with suppress(OSError):
+                each.unlink(missing_ok=True)
 
 
 def _sqlite_path(location: StoreLocation, otherwise: str) -> Path:

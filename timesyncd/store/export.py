@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from sqlalchemy import BigInteger, Boolean, Column, Connection, Select, Table, func, select
 
+from timesyncd.client.files import replacing
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.index_scans import local_node
@@ -62,20 +63,16 @@ def export(
     """
     if os.path.lexists(path) and not overwrite:
         raise ConfigError(f"{path}: the file exists; --force replaces it")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with reading(location) as connection:
+        with replacing(path) as partial, reading(location) as connection:
             columns, rows = _rows(connection, source, span, node, since_ns, until_ns)
             total = connection.scalar(select(func.count()).select_from(rows.order_by(None).subquery())) or 0
             with closing(_sink(partial, format, columns)) as sink, closing(_chunks(connection, rows)) as chunks:
                 for done, chunk in chunks:
                     sink.write(chunk)
                     on_progress(done, total)
-        os.replace(partial, path)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return total
 
 

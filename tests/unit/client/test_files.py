@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 
 from timesyncd.__main__ import main
 from timesyncd.client.files import read_file
+from timesyncd.errors import StoreError
+from timesyncd.store.engine import StoreLocation
+from timesyncd.store.export import export
+from timesyncd.store.migrate import upgrade
 
 
 def test_a_regular_file_of_limited_size_is_read(tmp_path: Path) -> None:
@@ -130,3 +135,56 @@ def test_a_path_that_is_too_long_is_reported(words: str, capsys: pytest.CaptureF
 
     assert main([*words.split(), path, *extra]) in (1, 2)
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without a row."""
+    path = tmp_path_factory.mktemp("store") / "history.sqlite"
+    upgrade(StoreLocation(path=path))
+    return path
+
+
+@pytest.mark.parametrize("output", ["", ".", "fifo", "folder", "file/below", "x" * 300])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["store", "backup", "{output}", "--store", "{store}", "--force"],
+        ["store", "restore", "{store}", "--store", "{output}"],
+        ["merge-traces", "trace.json", "-o", "{output}"],
+    ],
+    ids=["backup", "restore", "merge"],
+)
+def test_an_output_replaces_nothing_but_a_regular_file(
+    words: list[str],
+    output: str,
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Root would replace a device such as /dev/null, of which the FIFO stands for; one line names what is wrong."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "trace.json").write_text(
+        '{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]}'
+    )
+    before = sorted(os.listdir())
+    status = main([word.format(output=output, store=store) for word in words])
+    error = capsys.readouterr().err
+
+    assert status in (1, 2)
+    assert error.count("\n") == 1 and error.startswith("timesyncd: ")
+    assert sorted(os.listdir()) == before
+    assert stat.S_ISFIFO(os.stat("fifo").st_mode) and (tmp_path / "file").read_text() == "kept"
+
+
+def test_an_export_replaces_no_device(store: Path, tmp_path: Path) -> None:
+    """Nor does it leave a part of a file behind."""
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(StoreError, match="fifo: it names no regular file"):
+        export(StoreLocation(path=store), "ptp", "raw", 0, 1, tmp_path / "fifo", "csv", lambda done, total: None, True)
+
+    assert os.listdir(tmp_path) == ["fifo"]
