@@ -319,12 +319,14 @@ def _positions(count: int) -> list[int]:
 
 
 def _places(calls: Sequence[Call]) -> Iterator[tuple[str, tuple[int, str]]]:
-    """By the text of each position that is compared: which one it is, and the text with its group."""
+    """By the text of each position that is compared: which one it is, and the text, with its group where the step has any."""
     kinds = [*(call.kind for call in calls), int(Kind.STEP)]
     of_group: Counter[tuple[int, str]] = Counter()
+    has_groups = any(call.communicator is not None for call in calls)
     texts = []
     for call in calls:
-        texts.append(f"{kind_text(call.kind)} {of_group[call.kind, call.group]} of {_the(call)}")
+        which = f"{kind_text(call.kind)} {of_group[call.kind, call.group]}"
+        texts.append(f"{which} of {_the(call)}" if has_groups else which)
         of_group[call.kind, call.group] += 1
     texts.append(_UPDATE)
     before: Counter[int] = Counter()

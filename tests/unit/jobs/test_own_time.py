@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from mesh_lab import MS, Mesh, Work, groups_of, pipelines, two_by_two
 
 from timesyncd.audit.build import report
 from timesyncd.audit.measured import measured
 from timesyncd.ipc.group_marks import Communicator
+from timesyncd.ipc.job_datagram import Kind
+from timesyncd.jobs.arrivals import Sync, compare
 from timesyncd.jobs.issued_calls import CallKind, IssuedCallCounts
 from timesyncd.jobs.own_time import MAX_POSITIONS, own_times
 
@@ -39,6 +43,20 @@ def test_the_slow_rank_of_a_mesh_is_named_with_its_place(late: int, at: int, pla
     assert found.sync_overhead > 0.3
     assert f"Rank {late} on node-{late} is persistently late: " in found.headline
     assert not any("comparable" in note for note in found.notes)
+
+
+def test_where_a_job_has_no_groups_a_place_names_none() -> None:
+    """FSDP2 over all ranks: rank 1 is late before its first gather, which is not told apart as one "of all ranks"."""
+    mesh, (every,) = Mesh(2), groups_of("dp", (0, 1))
+    for step in range(60):
+        for rank in range(2):
+            mesh.compute(rank, 35 if rank == 1 else 5)
+        mesh.meet(step, every, Kind.ALL_GATHER)
+        mesh.end_step(step)
+    syncs = [Sync(each.step, 0, each.kind, each.arrivals, compare(each.arrivals)) for each in mesh.syncs]
+    (slow_rank,) = own_times(replace(mesh.recording(), syncs=syncs, groups=None)).slow
+
+    assert (slow_rank.straggler.rank, slow_rank.place) == (1, "before all_gather 0")
 
 
 def test_in_a_job_of_healthy_ranks_none_is_named() -> None:
