@@ -74,12 +74,17 @@ def url_of(text: str) -> str:
     url = text if "://" in text else _url_of_host(text)
     try:
         parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        valid = parts.scheme in ("http", "https") and _is_host(parts.hostname or "") and parts.port != 0
     except ValueError:
         valid = False
     if not valid:
         raise ArgumentTypeError(f"{text!r} is no address of a page: give a host, HOST:PORT or an http or https URL")
     return url
+
+
+def _is_host(name: str) -> bool:
+    """Whether a name server, or the system, can be asked for it. Raises UnicodeError, as for an empty or too long label."""
+    return bool(name.encode("idna")) and name.isprintable() and not any(each.isspace() for each in name)
 
 
 def _url_of_host(text: str) -> str:

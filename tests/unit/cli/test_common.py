@@ -27,7 +27,13 @@ def test_a_host_is_enough_for_a_page(text: str, url: str) -> None:
     assert url_of(text) == url
 
 
-@pytest.mark.parametrize("text", ["", "ftp://hub-1/", "http://", "hub-1:port", "hub-1:0", "http://hub-1:99999/"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "ftp://hub-1/", "http://", "hub-1:port", "hub-1:0", "http://hub-1:99999/", "../../x", "hub 1", "hub-1\x1b[31m",
+        "x" * 64, "hub-1\udcff",
+    ],
+)  # fmt: skip
 def test_what_is_no_address_is_refused(text: str) -> None:
     """At the command line, before anything is asked."""
     with pytest.raises(ArgumentTypeError, match="is no address of a page"):
