@@ -237,7 +237,9 @@ class AdaptiveRequester:
     def _matching(self, kind: PduType, response: Pdu, oids: Sequence[Oid]) -> list[Varbind]:
         varbinds = self._valued(response)
         if kind is PduType.GET and [varbind.oid for varbind in varbinds] != oids:
-            raise self.malformed("the response contains other objects than the request")
+            if sorted(varbind.oid for varbind in varbinds) != sorted(oids):
+                raise self.malformed("the response contains other objects than the request")
+            varbinds.sort(key=lambda varbind: oids.index(varbind.oid))
         if len(varbinds) != len(oids):
             raise self.malformed(f"the response has {len(varbinds)} variables instead of {len(oids)}")
         return varbinds
