@@ -16,6 +16,9 @@ from timesyncd.store.damage import is_damage
 from timesyncd.store.engine import DAMAGED_STATUS, StoreLocation, prepare_file, store_error, writer_engine
 from timesyncd.store.tables import metadata
 
+#: So many of another program's tables are listed in an error.
+_LISTED = 5
+
 
 def upgrade(location: StoreLocation) -> None:
     """To the newest revision, in one transaction. Raises OSError, SQLAlchemyError, sqlite3.Error, StoreError and CommandError."""
@@ -29,12 +32,26 @@ def upgrade(location: StoreLocation) -> None:
             if location.url is not None:
                 transaction.exec_driver_sql("SET LOCAL statement_timeout = 0")
             config.attributes["connection"] = transaction
+            _check_owner(location, transaction)
             _forget_revision_of_added_table(transaction)
             command.upgrade(config, "head")
             # A table that a version only adds has no revision: an earlier version does not notice it, and writes on.
             metadata.create_all(transaction)
     finally:
         engine.dispose()
+
+
+def _check_owner(location: StoreLocation, connection: Connection) -> None:
+    """
+    Raises StoreError for another program's file, or for a schema whose revisions are another program's: many programs keep such
+    ones. In a schema of PostgreSQL without revisions other tables may be.
+    """
+    names = set(inspect(connection).get_table_names())
+    others = names - metadata.tables.keys() - {"alembic_version"}
+    is_shared = location.path is None and "alembic_version" not in names
+    if others and names.isdisjoint(metadata.tables) and not is_shared:
+        listed = ", ".join(sorted(others)[:_LISTED])
+        raise StoreError(f"another program's tables are there ({listed}): name another store")
 
 
 def _forget_revision_of_added_table(connection: Connection) -> None:

@@ -57,6 +57,24 @@ def test_every_table_of_samples_is_cut() -> None:
     assert {table.name for table in with_both} == {table.name for table in TIMED} | {"rollup"}
 
 
+@pytest.mark.parametrize("with_revision", [False, True])
+def test_another_program_s_file_is_left_as_it_is(tmp_path: Path, with_revision: bool) -> None:
+    """Also where that keeps its own revisions, as many programs do, and one of them has the number of one of ours."""
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE runs (id)")
+        if with_revision:
+            other.execute("CREATE TABLE alembic_version (version_num)")
+            other.execute("INSERT INTO alembic_version VALUES ('0002')")
+        other.commit()
+        before = list(other.iterdump())
+
+    with pytest.raises(StoreError, match=r"mlflow\.db: cannot create .*: another program's tables are there \(runs\)"):
+        migrate(StoreLocation(path=path))
+    with closing(sqlite3.connect(path)) as other:
+        assert list(other.iterdump()) == before
+
+
 def test_the_file_keeps_a_write_ahead_log(tmp_path: Path) -> None:
     """Readers do not wait for the writer, and a killed writer leaves a whole database."""
     path = tmp_path / "history.sqlite"
