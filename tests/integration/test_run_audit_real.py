@@ -91,7 +91,8 @@ def test_a_hidden_straggler_is_named_with_its_place(tmp_path: Path) -> None:
     assert is_hidden(ran)
     assert (ran.report["method"], ran.report["world_size"]) == ("one_clock", 2)
     network = ran.report["network"]
-    assert [(one["rank"], one["peer"], one["interface"]) for one in network["links"]] == [(0, 1, None), (1, 0, None)]
+    links = sorted((one["rank"], one["peer"], one["interface"]) for one in network["links"])
+    assert links == [(0, 1, None), (1, 0, None)]
     assert network["packing_ns"] > 0
     assert ran.report["steps"] >= 199
     assert ran.report["marks_lost"] == 0

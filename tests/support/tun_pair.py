@@ -1,17 +1,18 @@
 """
-Two ranks of a real job, each in a network namespace, joined by a relay of this process: it hands IP packets on at a rate,
-after a delay, and loses some of them. It needs root and /dev/net/tun, and no module of `tc`.
+Two ranks of a real job, each in a network namespace, joined by a relay: it hands IP packets on at a rate, after a delay, and
+loses some of them. It needs root and /dev/net/tun, and no module of `tc`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import heapq
 import math
 import os
 import select
+import signal
 import struct
-import threading
 import time
 from pathlib import Path
 
@@ -28,7 +29,7 @@ _MAX_PACKET = 65_536
 #: A packet that would wait longer in the queue of its direction is dropped.
 _MAX_QUEUE_S = 0.5
 
-#: How soon the relay notices that it has to end.
+#: How soon the relay notices that its parent is gone.
 _PATIENCE_S = 0.1
 
 needs_tun = pytest.mark.skipif(
@@ -48,8 +49,7 @@ class TunPair(RankLab):
         super().__init__(2)
         self._bytes_per_s, self._delay_s, self._outage = bytes_per_s, delay_s, outage
         self._ends: list[int] = []
-        self._relay: threading.Thread | None = None
-        self._closing = threading.Event()
+        self._relay: int | None = None
 
     def _build(self) -> None:
         for rank, name in enumerate(self.namespaces):
@@ -60,25 +60,39 @@ class TunPair(RankLab):
             run([find("ip"), "-n", name, "address", "add", f"{self.address(rank)}/24", "dev", INTERFACE])
             for interface in ("lo", INTERFACE):
                 run([find("ip"), "-n", name, "link", "set", interface, "up"])
-        self._relay = threading.Thread(target=self._hand_on, name="tun-pair")
-        self._relay.start()
+        self._relay = self._forked()
+
+    def _forked(self) -> int:
+        """The relay's process. Load of the machine would be a delay of the link, so it has a real-time priority."""
+        parent = os.getpid()
+        child = os.fork()
+        if child:
+            return child
+        try:
+            with contextlib.suppress(PermissionError):  # a container may not allow it
+                os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+            self._hand_on(parent)
+        finally:
+            os._exit(1)
 
     def close(self) -> None:
-        self._closing.set()
         if self._relay is not None:
-            self._relay.join()
+            os.kill(self._relay, signal.SIGKILL)
+            os.waitpid(self._relay, 0)
+            self._relay = None
         super().close()
         for end in self._ends:
             os.close(end)
         self._ends.clear()
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, parent: int) -> None:
+        """Until the parent is gone."""
         other = dict(zip(self._ends, reversed(self._ends), strict=True))
         free_s, lost_s, passed = (dict.fromkeys(self._ends, 0.0) for _ in range(3))
         due: list[tuple[float, int, int, bytes]] = []
         every, for_s = self._outage or (math.inf, 0.0)
         number = 0
-        while not self._closing.is_set():
+        while os.getppid() == parent:
             wait_s = min(_PATIENCE_S, max(0.0, due[0][0] - time.monotonic())) if due else _PATIENCE_S
             for end in select.select(self._ends, (), (), wait_s)[0]:
                 packet, now_s = os.read(end, _MAX_PACKET), time.monotonic()

@@ -382,6 +382,10 @@ def _exposed_parts(found: transfers.TransferSplit) -> ExposedPartsReport:
     )
 
 
+#: The most connections in a report, the worst ones.
+_MAX_LINKS = 1_000
+
+
 def _network(recording: Recording) -> NetworkReport | None:
     if not recording.networks:
         return None
@@ -389,7 +393,10 @@ def _network(recording: Recording) -> NetworkReport | None:
     interfaces = links.interfaces_of(recording.networks, found, recording.nodes)
     return NetworkReport(
         evidence=links.evidence_lines(found, interfaces),
-        links=[LinkReport(**{name: getattr(link, name) for name in LinkReport.model_fields}) for link in found],
+        links=[
+            LinkReport(**{name: getattr(link, name) for name in LinkReport.model_fields})
+            for link in links.worst_first(found)[:_MAX_LINKS]
+        ],
         interfaces=[InterfaceReport(**asdict(one)) for one in interfaces],
         packing_ns=links.packing_ns(recording.networks),
     )

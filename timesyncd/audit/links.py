@@ -120,6 +120,11 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return total
 
 
+def worst_first(links: Sequence[Link]) -> list[Link]:
+    """By the share that was sent again, then by what was sent."""
+    return sorted(links, key=lambda link: (-(link.retransmitted_share or 0.0), -(link.sent_bytes or 0)))
+
+
 def interfaces_of(
     networks: Mapping[int, NetworkRecord], links: Sequence[Link], nodes: Mapping[int, str]
 ) -> list[CarryingInterface]:

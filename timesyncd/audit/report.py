@@ -357,7 +357,7 @@ class InterfaceReport(Message):
 class NetworkReport(Message):
     """
     What the ranks saw of the network: facts, from which alone no cause follows. `evidence`: the worst of them as
-    sentences. `packing_ns`: the CPU time of packing and compressing in the whole recording, in the mean of the ranks.
+    sentences. `links`: the worst first, at most 1,000. `packing_ns`: the CPU time of packing and compressing in the whole recording, in the mean of the ranks.
     """
 
     evidence: list[str]

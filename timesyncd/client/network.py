@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ from timesyncd.ipc.tcp_info import ESTABLISHED, MAX_BYTES, parse_tcp_info
 
 #: The first interval between two readings; each is twice as long, up to the longest. One takes about a millisecond.
 FIRST_INTERVAL_NS, MAX_INTERVAL_NS = 1_000_000_000, 60_000_000_000
+
+#: So many connections are written, those that carried most: gloo connects all ranks of a group, and uses a few pairs.
+MAX_WRITTEN = 64
 
 #: A process with more descriptors is not searched.
 _MAX_DESCRIPTORS = 65_536
@@ -161,6 +165,11 @@ def interface_counters(names: Iterable[str]) -> dict[str, dict[str, int]]:
     return found
 
 
+def _carried(connection: Connection) -> int:
+    """The octets in both directions, as far as the kernel counts them."""
+    return (connection.info.bytes_acked or 0) + (connection.info.bytes_received or 0)
+
+
 class NetworkRecorder:
     """
     Writes the network of this process to `path`, as a whole each time: some seconds after the start, then ever more
@@ -205,7 +214,7 @@ class NetworkRecorder:
             addresses=own,
             before=self._before,
             after=interface_counters(set(own.values()) - {"lo"}),
-            connections=tuple(self._known.values()),
+            connections=tuple(nlargest(MAX_WRITTEN, self._known.values(), key=_carried)),
             packing=packing_times(),
         )
 

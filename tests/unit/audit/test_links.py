@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from timesyncd.audit.links import evidence_lines, interfaces_of, links_of, packing_ns, packing_ns_per_byte
+from timesyncd.audit.links import (
+    evidence_lines,
+    interfaces_of,
+    links_of,
+    packing_ns,
+    packing_ns_per_byte,
+    worst_first,
+)
 from timesyncd.ipc.network_record import (
     COUNTERS,
     Connection,
@@ -139,6 +146,15 @@ def test_few_retransmissions_are_usual(retransmitted: int, segments: int, lossy:
     link = links_of(pair(replace(INFO, retransmitted=retransmitted, data_segments=segments)))[0]
 
     assert link.is_lossy == lossy
+
+
+def test_the_worst_link_is_first() -> None:
+    """Of many links a page shows a few: by what was sent again, then by what was sent."""
+    networks = pair(replace(INFO, retransmitted=1))
+    networks[1] = network(1, connection(1, 6, 0, 5, replace(INFO, retransmitted=2)))
+
+    assert [link.rank for link in worst_first(links_of(networks))] == [1, 0]
+    assert [link.rank for link in worst_first(links_of(pair(replace(INFO, bytes_acked=5))))] == [1, 0]
 
 
 def test_an_old_kernel_s_retransmissions_have_no_share() -> None:

@@ -6,12 +6,14 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from timesyncd.client.network import (
     FIRST_INTERVAL_NS,
+    MAX_WRITTEN,
     NetworkRecorder,
     addresses,
     connections,
@@ -19,6 +21,7 @@ from timesyncd.client.network import (
     interface_counters,
 )
 from timesyncd.ipc.network_record import COUNTERS, Connection, Endpoint, parse_network
+from timesyncd.ipc.tcp_info import parse_tcp_info
 
 
 @contextmanager
@@ -144,6 +147,19 @@ def test_a_reading_is_due_ever_more_rarely(tmp_path: Path, monkeypatch: pytest.M
         recorder.read_if_due()
 
     assert read == [1, 3, 7, 15]
+
+
+def test_the_connections_that_carried_most_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo connects every rank of a group with every other one, and uses a few of these connections."""
+    info = parse_tcp_info(bytes([1]) + bytes(279))
+    carried = [replace(info, bytes_acked=port, bytes_received=port % 2 * 1_000) for port in range(200)]
+    all_of_them = [Connection(Endpoint("10.0.0.1", n), Endpoint("10.0.0.2", n), one) for n, one in enumerate(carried)]
+    monkeypatch.setattr("timesyncd.client.network.connections", lambda: all_of_them)
+    path = tmp_path / "rank-0-1-ab.network"
+    NetworkRecorder(path).read()
+
+    ports = [one.local.port for one in parse_network(path.read_bytes()).connections]
+    assert ports == list(range(199, 199 - 2 * MAX_WRITTEN, -2))
 
 
 def test_a_rank_without_marks_leaves_no_file(tmp_path: Path) -> None:
