@@ -87,10 +87,13 @@ class Part:
 
 
 class Result(NamedTuple):
+    """`waited`: the part of the time in which the hub's main thread was ready to run, and other work had the cores."""
+
     sent: dict[str, Any]
     page: dict[str, Any]
     nodes: int
     cores: dict[str, float]
+    waited: float
     memory_mib: list[float]
 
     def failures(self, load: Load) -> list[str]:
@@ -135,6 +138,10 @@ def flooding(path: Path) -> Iterator[None]:
         thread.join()
 
 
+def waited_s(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
 def rss_mib(pid: int) -> float:
     line = next(each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
@@ -164,15 +171,17 @@ def running(load: Load) -> Iterator[tuple[DaemonProcess, Part, Part, dict[str, i
 def measure(load: Load, seconds: float) -> Result:
     with running(load) as (hub, sender, page, pids):
         used, began_s, memory = {part: cpu_s(pid) for part, pid in pids.items()}, time.monotonic(), list[float]()
+        waited_before_s = waited_s(hub.process.pid)
         page.next()
         while time.monotonic() - began_s < seconds:
             time.sleep(SAMPLE_S)
             memory.append(rss_mib(hub.process.pid))
         passed_s = time.monotonic() - began_s
         cores = {part: (cpu_s(pid) - used[part]) / passed_s for part, pid in pids.items()}
+        waited = (waited_s(hub.process.pid) - waited_before_s) / passed_s
         of_page = page.report()
         nodes = ask(hub, "api/v1/fleet")["nodes"]
-        return Result(sender.report(), of_page, nodes, cores, memory)
+        return Result(sender.report(), of_page, nodes, cores, waited, memory)
 
 
 def show(load: Load, result: Result) -> list[str]:
@@ -184,7 +193,8 @@ def show(load: Load, result: Result) -> list[str]:
     print(f"  {sent['states']} states and {sent['batches']} batches on {sent['connections']} connections")
     print(f"  from publication until the API has it: {lag}; the generator late p99 {sent['late_p99_s']:.2f} s")
     print(f"  {page['requests']} requests of browsers: p50 {page['p50_s']} s, p99 {page['p99_s']} s")
-    print(f"  {page['streams']} browsers hold /events open; cores: {cores}", flush=True)
+    print(f"  {page['streams']} browsers hold /events open")
+    print(f"  cores: {cores}; the hub waited for one {result.waited:.0%} of the time", flush=True)
     return failed
 
 

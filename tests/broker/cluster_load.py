@@ -28,7 +28,7 @@ from whole_load import Part
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import new_marker
 
-NODES, EVERY_S, SECONDS, SMALLEST = 30_000, 10.0, 90.0, 500
+NODES, EVERY_S, SECONDS, SMALLEST = 30_000, 10.0, 60.0, 500
 #: Of the hubs from the first state on: each node has published twice by then, and they know one another.
 KNOWN_WITHIN_S = 60.0
 LOOK_EVERY_S, MAX_LAG_S, MAX_LATE_S = 5.0, 1.0, 1.0
