@@ -39,7 +39,12 @@ def load(path: Path, options_of: OptionsOf) -> Config:
         reason = str(error).partition(";")[0]
         hint = '; write text in quotes: name = "node-a"' if reason.startswith("Invalid value") else ""
         raise ConfigError(f"{path}: not valid TOML: {reason}{hint}") from error
-    return parse(tables, options_of, str(path), find_lines(text))
+    try:
+        return parse(tables, options_of, str(path), find_lines(text))
+    except RecursionError as error:
+        raise ConfigError(
+            f"{path}: its tables are nested too deeply; the configuration has four levels at most"
+        ) from error
 
 
 def parse(data: dict[str, Any], options_of: OptionsOf, origin: str, lines: Mapping[Keys, int] | None = None) -> Config:

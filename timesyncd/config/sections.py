@@ -42,8 +42,15 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Nanoseconds = Annotated[int, Field(ge=0, le=10**12)]
 
 
+def _without_nul(path: Path) -> Path:
+    """The system refuses NUL in a path. Raises ValueError."""
+    if "\0" in str(path):
+        raise ValueError("a path cannot contain NUL")
+    return path
+
+
 #: TOML has no paths, so a path is text.
-FilePath = Annotated[Path, Strict(False)]
+FilePath = Annotated[Path, Strict(False), AfterValidator(_without_nul)]
 
 
 class Section(BaseModel):

@@ -43,6 +43,26 @@ def parse(text: str) -> config.Config:
     return config.parse(tomllib.loads(text), options_of, "t.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('[store]\npath = "/a\\u0000b"\n', "a path cannot contain NUL"),
+        (
+            '[[source]]\nname = "a"\ndriver = "clockbound"\npath = "/a\\u0000b"\n[clockbound]\n',
+            "a path cannot contain NUL",
+        ),
+        (f"{'.'.join(['a'] * 5000)} = 1\n", "nested too deeply"),
+    ],
+    ids=["store", "source", "nested"],
+)
+def test_a_path_or_a_table_that_no_system_takes_is_an_error(text: str, error: str, tmp_path: Path) -> None:
+    """NUL in a path, and thousands of nested tables, are refused as any other wrong value."""
+    (tmp_path / "t.toml").write_text(text)
+
+    with pytest.raises(ConfigError, match=error):
+        config.load(tmp_path / "t.toml", options_of)
+
+
 def test_a_section_that_is_there_switches_its_part_on() -> None:
     """
     An empty section is enough, and one that is absent leaves its part off.
