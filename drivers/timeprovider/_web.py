@@ -93,16 +93,19 @@ class WebReader:
         return reading(charts, series, notes)
 
     async def _charts(self, channels: list[Channel]) -> tuple[dict[tuple[Channel, Metric], Chart], list[str]]:
-        """The charts, and a note on each that is broken: it hides no other."""
-        charts, notes = {}, []
+        """The charts, and a note on each that is broken, which hides no other. Raises the first one's error if all are."""
+        charts: dict[tuple[Channel, Metric], Chart] = {}
+        broken: list[Malformed] = []
         for channel, metric in product(channels, METRICS):
             try:
                 charts[channel, metric] = await self._session.fetch(chart(channel, metric), parse_chart)
             except Malformed as error:
                 if isinstance(error, NotData):
                     raise
-                notes.append(str(error))
-        return charts, notes
+                broken.append(error)
+        if broken and not charts:
+            raise broken[0]
+        return charts, [str(error) for error in broken]
 
     async def _next_file(self, within_s: float) -> tuple[tuple[TimeErrorSeries, ...], tuple[str, ...]]:
         """The next file of the history, or a note on why it failed: the current time errors are valid without it."""

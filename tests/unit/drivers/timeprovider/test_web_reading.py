@@ -85,8 +85,8 @@ def test_missing_in_the_words_of_other_firmware() -> None:
 class BrokenChart:
     """A session with a grandmaster whose chart of one metric is broken, or is no chart any more."""
 
-    def __init__(self, error: type[Malformed]) -> None:
-        self._error = error
+    def __init__(self, error: type[Malformed], metric: str = "cte)") -> None:
+        self._error, self._metric = error, metric
 
     def begin(self, boottime_ns: int) -> None:
         return None
@@ -94,7 +94,7 @@ class BrokenChart:
     async def fetch(self, request: AllowedRequest, parse: object) -> object:
         if request == channel_states():
             return (ChannelState("GNSS-1", True),)
-        if request.label.endswith("cte)"):
+        if request.label.endswith(self._metric):
             raise self._error("gm: GNSS-1 cte: Y is a list instead of a number")
         return chart(-12)
 
@@ -113,6 +113,13 @@ async def test_a_broken_chart_hides_no_other(monkeypatch: pytest.MonkeyPatch) ->
 
     assert [error.metric for error in found.time_errors] == ["te", "max_te"]
     assert found.notes == ("gm: GNSS-1 cte: Y is a list instead of a number",)
+
+
+async def test_charts_that_are_all_broken_fail_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the error of the first one."""
+    monkeypatch.setenv("GM_PASSWORD", "a word")
+    with pytest.raises(Malformed, match="Y is a list instead of a number"):
+        await reader_of(BrokenChart(Malformed, ")")).poll(5)
 
 
 async def test_a_session_that_ended_fails_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
