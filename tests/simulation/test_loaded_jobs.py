@@ -7,8 +7,12 @@ from dataclasses import replace
 
 import pytest
 from loaded_jobs import LOADS, LoadedJob, Outcome, Truth, judged, loaded_job, outcome
+from machine_load import machine_load
+from mesh_lab import MS, pipelines_by_step, two_by_two_by_step
 from pipeline_job import SimulatedJob
 
+from timesyncd.jobs.own_changes import slow_spans
+from timesyncd.jobs.own_time import own_times
 from timesyncd.jobs.step_causes import CauseKind, UnknownReason
 
 TENSOR_PARALLEL = SimulatedJob(dp=2, pp=1, tp=4, steps=6)
@@ -55,3 +59,20 @@ def test_pauses_of_all_ranks_in_turn_are_no_sequences() -> None:
         job = replace(TENSOR_PARALLEL, seed=seed, steps=12)
 
         assert judged(LoadedJob(job, Truth.HEALTHY, ("pauses",), 1)).causes == ()
+
+
+@pytest.mark.parametrize("late", [None, 3])
+@pytest.mark.parametrize("load", LOADS, ids="+".join)
+def test_a_report_by_own_times_names_no_healthy_rank_for_a_load(load: tuple[str, ...], late: int | None) -> None:
+    """Of recorded meshes and pipelines, in all steps and in spans of them; one of four ranks is late by 8 ms of 15."""
+
+    def work(rank: int, number: int, step: int) -> float:
+        return 5.0 + (8.0 if rank == late and number == 0 else 0.0)
+
+    nodes = [range(2), range(2, 4)]
+    for seed in range(3):
+        around = machine_load(load, nodes, 20 * MS, 60 * 4 * 20 * MS, seed)
+        for mesh in (two_by_two_by_step(work, 60, seed, around), pipelines_by_step(2, work, 60, seed, around)):
+            own = own_times(mesh.recording())
+            named = {each.straggler.rank for each in own.slow} | {each.span.straggler.rank for each in slow_spans(own)}
+            assert named <= {late}

@@ -21,6 +21,9 @@ AT = 1_800_000_000_000_000_000
 Work = Callable[[int, int], float]
 """What a rank computes before its n-th synchronization of a step, in ms."""
 
+StepWork = Callable[[int, int, int], float]
+"""The same, in each step."""
+
 
 @dataclass
 class Mesh:
@@ -92,13 +95,18 @@ def groups_of(dimension: str, *ranks: Sequence[int]) -> list[Communicator]:
 
 
 def two_by_two(work: Work, steps: int = 60) -> Mesh:
+    """`two_by_two_by_step` of steps that are alike."""
+    return two_by_two_by_step(lambda rank, number, step: work(rank, number), steps)
+
+
+def two_by_two_by_step(work: StepWork, steps: int = 60, seed: int = 1, load: MachineLoad | None = None) -> Mesh:
     """DP x TP: two synchronizations in tensor parallel pairs, then one between data parallel ones."""
-    mesh = Mesh(4)
+    mesh = Mesh(4, seed, load)
     tp, dp = groups_of("tp", (0, 1), (2, 3)), groups_of("dp", (0, 2), (1, 3))
     for step in range(steps):
         for number, groups in enumerate((tp, tp, dp)):
             for rank in range(4):
-                mesh.compute(rank, work(rank, number))
+                mesh.compute(rank, work(rank, number, step))
             for group in groups:
                 mesh.meet(step, group)
         mesh.end_step(step)
@@ -106,22 +114,29 @@ def two_by_two(work: Work, steps: int = 60) -> Mesh:
 
 
 def pipelines(replicas: int, work: Work, steps: int = 60) -> Mesh:
+    """`pipelines_by_step` of steps that are alike."""
+    return pipelines_by_step(replicas, lambda rank, number, step: work(rank, number), steps)
+
+
+def pipelines_by_step(
+    replicas: int, work: StepWork, steps: int = 60, seed: int = 1, load: MachineLoad | None = None
+) -> Mesh:
     """Stages of one rank each: stage s of replica r is rank 2 r + s. Forward, backward, then a reduction over the replicas of a stage."""
-    mesh = Mesh(2 * replicas)
+    mesh = Mesh(2 * replicas, seed, load)
     forward = [Communicator(f"pp {r}", (2 * r, 2 * r + 1), "pp", 0) for r in range(replicas)]
     backward = [Communicator(f"pp {r}", (2 * r + 1, 2 * r), "pp", 0) for r in range(replicas)]
     dp = groups_of("dp", *([2 * r + stage for r in range(replicas)] for stage in range(2)))
     for step in range(steps):
         for rank in range(0, 2 * replicas, 2):
-            mesh.compute(rank, work(rank, 0))
+            mesh.compute(rank, work(rank, 0, step))
         for channel in forward:
             mesh.send(step, channel)
         for rank in range(1, 2 * replicas, 2):
-            mesh.compute(rank, work(rank, 0))
+            mesh.compute(rank, work(rank, 0, step))
         for channel in backward:
             mesh.send(step, channel)
         for rank in range(2 * replicas):
-            mesh.compute(rank, work(rank, 1))
+            mesh.compute(rank, work(rank, 1, step))
         for group in dp if replicas > 1 else ():
             mesh.meet(step, group)
         mesh.end_step(step)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from mesh_lab import MS, Mesh, groups_of, pipelines, two_by_two
+from mesh_lab import MS, Mesh, pipelines, pipelines_by_step, two_by_two, two_by_two_by_step
 
 from timesyncd.audit.build import report
 from timesyncd.audit.measured import measured
 from timesyncd.audit.report import AuditReport
-from timesyncd.ipc.group_marks import Communicator
 from timesyncd.jobs.own_changes import rare_own_waits, slow_spans
 from timesyncd.jobs.own_time import own_times
 
@@ -20,37 +19,18 @@ SlowMs = Callable[[int, int], float]
 
 def mesh_of(slow_ms: SlowMs, steps: int = 100, seed: int = 1) -> Mesh:
     """DP x TP, 2 x 2: 5 ms of work before each of three synchronizations."""
-    mesh = Mesh(4, seed)
-    tp, dp = groups_of("tp", (0, 1), (2, 3)), groups_of("dp", (0, 2), (1, 3))
-    for step in range(steps):
-        for number, groups in enumerate((tp, tp, dp)):
-            for rank in range(4):
-                mesh.compute(rank, 5 + (slow_ms(rank, step) if number == 0 else 0))
-            for group in groups:
-                mesh.meet(step, group)
-        mesh.end_step(step)
-    return mesh
+    return two_by_two_by_step(
+        lambda rank, number, step: 5 + (slow_ms(rank, step) if number == 0 else 0), steps=steps, seed=seed
+    )
 
 
 def stages_of(slow_ms: SlowMs, replicas: int, steps: int = 100) -> Mesh:
     """Two stages of one rank each, of 5 ms and 10 ms."""
-    mesh = Mesh(2 * replicas)
-    forward = [Communicator(f"pp {r}", (2 * r, 2 * r + 1), "pp", 0) for r in range(replicas)]
-    backward = [Communicator(f"pp {r}", (2 * r + 1, 2 * r), "pp", 0) for r in range(replicas)]
-    dp = groups_of("dp", *([2 * r + stage for r in range(replicas)] for stage in range(2)))
-    for step in range(steps):
-        for rank in range(0, 2 * replicas, 2):
-            mesh.compute(rank, 5 + slow_ms(rank, step))
-        for channel in forward:
-            mesh.send(step, channel)
-        for rank in range(1, 2 * replicas, 2):
-            mesh.compute(rank, 10 + slow_ms(rank, step))
-        for channel in backward:
-            mesh.send(step, channel)
-        for group in dp if replicas > 1 else ():
-            mesh.meet(step, group)
-        mesh.end_step(step)
-    return mesh
+    return pipelines_by_step(
+        replicas,
+        lambda rank, number, step: (5, 10)[rank % 2] + slow_ms(rank, step) if number == 0 else 0,
+        steps=steps,
+    )
 
 
 def found(mesh: Mesh) -> AuditReport:
