@@ -17,6 +17,9 @@ from timesyncd.messages.jobs import MarkBatch
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
+#: The scripts of meshes have no DataLoader: their data are where a hub knows no more.
+BEFORE_BACKWARD = "data, the forward pass and the rest of the loop"
+
 BY_NAME = {case.name: case for case in CASES}
 
 
@@ -93,7 +96,7 @@ def test_the_late_rank_of_a_mesh_is_named_with_its_group(
 ) -> None:
     """
     Rank 1 of 2 x 2 is 30 ms late before each step: the others wait for it in several groups, and it alone is named, with one of its groups.
-    A hub states for how long the others wait in the running job, and names no other rank. Without the late rank the job would take less time, or the report has a reason. Weights and status are those of the script alone.
+    A hub states for how long the others wait in the running job, and names no other rank, at no other place. The parts of a step have the delay, too. Without the late rank the job would take less time, or the report has a reason. Weights and status are those of the script alone.
     """
     monkeypatch.setenv("TIMESYNCD_RUNTIME_DIR", str(folder))
     daemon = ListeningDaemon(folder)
@@ -112,7 +115,12 @@ def test_the_late_rank_of_a_mesh_is_named_with_its_group(
     assert one["dimension"] in ("shard", "replicate", "dp", "pp")
     assert one["exposed_ns"] > 0
     assert sum(each["calls"] for each in late.report["unmetered"]) <= 0.01 * late.report["metered_calls"]
+    stages = {(each["stage"], each["where"]): each["cost_ns"] for each in late.report["stages"]}
+    assert {stage for stage, _ in stages} == {"compute", "synchronize", "update"}
+    assert stages["compute", BEFORE_BACKWARD] > 30_000_000 / 4  # the mean of four ranks
     # A hub names none where load makes another rank slow, too.
     assert live["straggler_rank"] in (1, None)
     assert live["step"] is not None
+    assert isinstance(live["stragglers"], list)
+    assert {each.place for each in live["stragglers"]} <= {f"in {BEFORE_BACKWARD}", None}
     assert all((exposed_ns or 0) > 10_000_000 for rank, exposed_ns in waited.items() if rank != 1)

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from timesyncd.ipc.job_datagram import OwnPart
+from timesyncd.ipc.job_datagram import Mark, OwnPart
 from timesyncd.ipc.wire_types import MAX_RATIO
 from timesyncd.jobs.arrivals import Arrival, Comparison, StepMark, Sync, stepped
 
 Interval = tuple[int, int]
 """(begin_ns, end_ns) on one clock."""
+
+_OWN_PARTS = frozenset(map(int, OwnPart))
 
 
 class RankCost(NamedTuple):
@@ -54,6 +56,20 @@ class OwnWait:
     def own_ns(self) -> int | None:
         """Without all waits."""
         return None if self.waited_ns is None else self.elapsed_ns - self.waited_ns
+
+
+def own_wait(mark: Mark) -> OwnWait | None:
+    """What an OWN_TIME states; None: its times cannot be."""
+    if not mark.arrival_ns <= mark.begin_ns <= mark.end_ns:
+        return None
+    return OwnWait(mark.end_ns - mark.arrival_ns, None if mark.bytes else mark.end_ns - mark.begin_ns, mark.sync)
+
+
+def own_part(mark: Mark) -> tuple[OwnPart, int] | None:
+    """The part and its own time of an OWN_PART; None: this version does not know the part, or its times cannot be."""
+    if mark.sync not in _OWN_PARTS or mark.arrival_ns > mark.end_ns:
+        return None
+    return OwnPart(mark.sync), mark.end_ns - mark.arrival_ns
 
 
 class StageCost(NamedTuple):

@@ -12,9 +12,9 @@ from functools import cached_property
 from itertools import islice
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ipc.job_datagram import Kind, Mark, OwnPart, Trait, job_id, kinds_with
+from timesyncd.ipc.job_datagram import Kind, Mark, Trait, job_id, kinds_with
 from timesyncd.jobs.arrivals import StepMark, Sync, compare, widest_skew_sync
-from timesyncd.jobs.exposed import OwnWait
+from timesyncd.jobs.exposed import own_part, own_wait
 from timesyncd.jobs.losses import JobLosses
 from timesyncd.jobs.missing_ranks import SIGNS, Presence
 from timesyncd.jobs.ranks import (
@@ -109,7 +109,6 @@ MESSAGES = kinds_with(Trait.MESSAGE)
 IN_STEP = kinds_with(Trait.IN_STEP)
 VALUES = kinds_with(Trait.VALUE)
 OF_STEP = kinds_with(Trait.OF_STEP)
-OWN_PARTS = frozenset(map(int, OwnPart))
 
 
 @dataclass
@@ -333,14 +332,12 @@ class JobRun:
                 self.refused += 1
 
     def _add_own(self, mark: Mark, rank: int) -> None:
-        if mark.step > self.steps.forgotten and mark.arrival_ns <= mark.begin_ns <= mark.end_ns:
-            waited_ns = None if mark.bytes else mark.end_ns - mark.begin_ns
-            self.steps.put_own(rank, mark.step, OwnWait(mark.end_ns - mark.arrival_ns, waited_ns, mark.sync))
+        if mark.step > self.steps.forgotten and (own := own_wait(mark)) is not None:
+            self.steps.put_own(rank, mark.step, own)
 
     def _add_part(self, mark: Mark, rank: int) -> None:
-        is_known = mark.sync in OWN_PARTS  # a later version may have more
-        if is_known and mark.step > self.steps.forgotten and mark.arrival_ns <= mark.end_ns:
-            self.steps.put_part(rank, mark.step, OwnPart(mark.sync), mark.end_ns - mark.arrival_ns)
+        if mark.step > self.steps.forgotten and (part := own_part(mark)) is not None:
+            self.steps.put_part(rank, mark.step, *part)
 
     def _add_message(self, received: ReceivedMark, now_ns: int) -> None:
         key = (received.mark.step, received.mark.sync)

@@ -21,9 +21,21 @@ from timesyncd.client.api import get_json, list_items, unlike_timesyncd
 from timesyncd.config import read_file, validation_text
 from timesyncd.errors import Malformed, Refused, TraceError
 from timesyncd.ipc.group_marks import GROUP_SUFFIX
-from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, loss_of, step_text
+from timesyncd.ipc.job_datagram import (
+    Datagram,
+    Header,
+    Kind,
+    Mark,
+    OwnPart,
+    Trait,
+    decode,
+    kinds_with,
+    loss_of,
+    step_text,
+)
 from timesyncd.ipc.network_record import MAX_RECORD_BYTES, NETWORK_SUFFIX, NetworkRecord, parse_network
 from timesyncd.jobs.arrivals import StepMark, Sync
+from timesyncd.jobs.exposed import OwnWait, own_part, own_wait
 from timesyncd.jobs.group_recording import GroupRecording, block_places, recorded_groups
 from timesyncd.jobs.issued_calls import read_calls
 from timesyncd.jobs.joining import STEP_CLOSED_AFTER_NS, Jobs
@@ -187,6 +199,7 @@ def join(files: Sequence[RankFile]) -> Recording:
     newest = run[-1].newest
     kept = {rank: _newest(file, MAX_RECORDING_MARKS // len(ranks)) for rank, file in sorted(ranks.items())}
     after = max((each.after for each in kept.values() if each.after is not None), default=-1)
+    groups = _groups(ranks, newest.world_size, after)
     return Recording(
         job=newest.job,
         attempt=newest.attempt,
@@ -196,10 +209,25 @@ def join(files: Sequence[RankFile]) -> Recording:
         steps={rank: steps for rank, each in kept.items() if (steps := _steps(each, after))},
         requests={rank: requests for rank, each in kept.items() if (requests := _requests(each, after))},
         notes=tuple(_notes(len(files) - len(run), _apart_ns(run), after)),
-        groups=_groups(ranks, newest.world_size, after),
+        groups=groups,
         losses={rank: losses for rank, each in kept.items() if (losses := _losses(each, after))},
+        own_waits={} if groups is None else _own_waits(kept, after),
         networks=_networks(ranks),
     )
+
+
+def _own_waits(kept: Mapping[int, _FilePart], after: int) -> dict[int, dict[int, OwnWait]]:
+    """By step and rank, of steps with groups; with the parts of their own time that the ranks state."""
+    found: dict[int, dict[int, OwnWait]] = {}
+    for rank, each in kept.items():
+        parts: dict[int, dict[OwnPart, int]] = {}
+        for mark in each.marks((Kind.OWN_PART,), after):
+            if (part := own_part(mark)) is not None:
+                parts.setdefault(mark.step, {}).update([part])
+        for mark in each.marks((Kind.OWN_TIME,), after):
+            if (own := own_wait(mark)) is not None:
+                found.setdefault(mark.step, {})[rank] = replace(own, parts_ns=parts.get(mark.step))
+    return found
 
 
 def _networks(ranks: Mapping[int, RankFile]) -> dict[int, NetworkRecord]:

@@ -338,6 +338,9 @@ def test_a_step_with_groups_states_its_own_time_by_part(rank: Rank) -> None:
         assert 0 <= own_ns[OwnPart.OPTIMIZER]
         assert sum(own_ns.values()) <= whole.begin_ns - whole.arrival_ns
         assert {mark.arrival_ns for mark in parts if mark.step == step} == {whole.arrival_ns}
+        recorded = load(rank.folder / "marks").own_waits[step][0]
+        assert recorded.parts_ns == own_ns
+        assert recorded.waited_ns == whole.end_ns - whole.begin_ns
 
 
 def test_the_hooks_for_the_parts_are_undone(rank: Rank) -> None:
