@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -192,9 +193,10 @@ def _decoded(path: Path, datagram: bytes) -> Datagram:
 def join(files: Sequence[RankFile]) -> Recording:
     """
     Join the newest run of one job's files as a hub does. Of several files of one rank the one with the newest mark
-    counts.
+    counts. Raises TraceError if they are of two jobs.
     """
     run = _newest_run(files)
+    _refuse_two_at_once(run)
     ranks = {file.newest.rank: file for file in run}
     newest = run[-1].newest
     kept = {rank: _newest(file, MAX_RECORDING_MARKS // len(ranks)) for rank, file in sorted(ranks.items())}
@@ -282,6 +284,21 @@ def _overlapping(in_order: Sequence[RankFile]) -> list[RankFile]:
     # A clock that was stepped back, or times from the caller, can lie before the rank's start.
     since_ns = min(newest.first_ns, newest.newest_ns)
     return [file for file in in_order if file.newest_ns >= since_ns]
+
+
+def _refuse_two_at_once(run: Sequence[RankFile]) -> None:
+    """A rank that is started again follows its former process; two processes at the same time are of two jobs of one name."""
+    by_rank: dict[int, list[RankFile]] = {}
+    for each in run:
+        by_rank.setdefault(each.newest.rank, []).append(each)
+    for file, other in chain.from_iterable(combinations(of_rank, 2) for of_rank in by_rank.values()):
+        together_ns = min(file.newest_ns, other.newest_ns) - max(file.first_ns, other.first_ns)
+        shorter_ns = min(file.newest_ns - file.first_ns, other.newest_ns - other.first_ns)
+        if file.pid != other.pid and together_ns > shorter_ns / 2 > 0:
+            raise TraceError(
+                f"{file.path.parent}: rank {file.newest.rank} has marks of two processes at the same time ({file.pid} and {other.pid}), so "
+                "two jobs ran at once, and their ranks cannot be separated: run each under a run-audit of its own"
+            )
 
 
 def _apart_ns(run: Sequence[RankFile]) -> int:

@@ -262,6 +262,26 @@ def test_two_runs_in_one_folder_are_not_joined(tmp_path: Path, sizes: tuple[int,
     )
 
 
+@pytest.mark.parametrize("later_steps", [0, 10, 30])
+def test_two_jobs_at_once_are_not_mixed(tmp_path: Path, later_steps: int) -> None:
+    """One command may start two jobs with the same ranks together: nothing tells their files apart. A rank that is started again is no other job."""
+    for pid in (1, 2):
+        for rank in (0, 1):
+            one = Rank(tmp_path, rank)
+            first = (pid - 1) * later_steps
+            one.header = replace(one.header, joined_ns=10**12 + first * 20 * MS)
+            for step in range(first, first + 30):
+                one.step(step)
+            one.meter.close()
+            next(tmp_path.glob(f"rank-{rank}-{os.getpid()}-*.marks")).rename(tmp_path / f"rank-{rank}-{pid}.marks")
+
+    if later_steps == 30:
+        assert load(tmp_path).world_size == 2
+    else:
+        with pytest.raises(TraceError, match=r"rank 0 has marks of two processes at the same time \(1 and 2\)"):
+            load(tmp_path)
+
+
 def test_what_is_too_much_is_cut_for_all_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more marks than are read the newest steps remain, whole and with all their marks, and a note says so."""
     whole = recorded(tmp_path)
