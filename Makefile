@@ -184,7 +184,7 @@ test-versions:
 	.venv-newest/bin/pytest --numprocesses 2 $(XDIST) tests/unit $(PYTEST)
 	rm -r .venv-lowest .venv-newest .lowest-versions
 
-# 34 training scripts with and without run-audit: the same bits, the late rank named, and no healthy one in RUNS runs. Stopped, it goes on after
+# 40 training scripts with and without run-audit: the same bits, the late rank named, and no healthy one in RUNS runs. Stopped, it goes on after
 # the last run (.job-soak); prints the table of docs/proven.md. `make test` tries three of the scripts (tests/integration/test_scripts_real.py).
 RUNS ?= 200
 job-soak: export PYTHONPATH := tests/support

@@ -72,6 +72,12 @@ CASES = (
     Case("multiprocessing.spawn", "spawned", launcher="alone"),
     Case("student and teacher", "teacher"),
     Case("actor and learner", "actor_learner", places={"data": "before gather 0"}),
+    Case("whole module saved and loaded", "resumed"),
+    Case("a step that fails, another optimizer", "out_of_memory"),
+    Case("group made again with a rank more", "regroup", 3),
+    Case("LBFGS, several passes a step", "lbfgs", places={"data": "before bucket 0"}),
+    Case("updates without an optimizer", "updates_by_hand", places={}),
+    Case("sharded by hand, objects, early stop", "sharded_by_hand", places={"data": "(before|at) reduce_scatter 0"}),
 )  # fmt: skip
 
 
