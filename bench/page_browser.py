@@ -50,12 +50,16 @@ MOVES = {
 
 
 class Load(NamedTuple):
-    """`files_kb`: the page's own document, script and styles; `data_kb`: the API's answers and the event stream, in the first LOOK_S."""
+    """
+    `files_kb`: the page's own document, script and styles; `data_kb`: the API's answers and the event stream, in the first LOOK_S;
+    `before_kb`: what of the data came before the headline.
+    """
 
     painted_ms: float
     usable_ms: float
     files_kb: float
     data_kb: float
+    before_kb: float
 
 
 async def load(page: Page, url: str) -> Load:
@@ -66,7 +70,18 @@ async def load(page: Page, url: str) -> Load:
     await page.becomes("window.usableMs !== undefined", True)
     painted_ms, usable_ms = [float(await page.evaluate(each)) for each in (PAINTED, "window.usableMs")]
     await page.becomes(f"performance.now() > {LOOK_S * 1e3}", True)
-    return Load(painted_ms, usable_ms, *kilobytes(page.network))
+    return Load(painted_ms, usable_ms, *kilobytes(page.network), kilobytes(until_ms(page.network, usable_ms))[1])
+
+
+def until_ms(events: list[dict[str, Any]], ms: float) -> list[dict[str, Any]]:
+    """Those up to this time after the document was requested."""
+    timed = [event for event in events if "timestamp" in event["params"]]
+    begins_s = next(
+        event["params"]["timestamp"]
+        for event in timed
+        if event["method"] == "Network.requestWillBeSent" and event["params"]["type"] == "Document"
+    )
+    return [event for event in timed if 0 <= event["params"]["timestamp"] - begins_s <= ms / 1e3]
 
 
 def kilobytes(events: list[dict[str, Any]]) -> tuple[float, float]:
@@ -141,7 +156,7 @@ def p95(values: list[float]) -> float:
     return sorted(values)[int(0.95 * (len(values) - 1))]
 
 
-async def browse(url: str, nodes: int, is_largest: bool) -> None:
+async def browse(url: str, nodes: int, moves: bool) -> None:
     async with opened(f"{url}healthz") as page:
         await page.command("Network.enable")
         base = [await static_ms(page, url) for _ in range(ROUNDS)]
@@ -152,13 +167,13 @@ async def browse(url: str, nodes: int, is_largest: bool) -> None:
         await load(page, url)
         warm = [await load(page, url) for _ in range(ROUNDS)]
         for name, loads in (("first visit", cold), ("next visit", warm)):
-            painted, usable, files, data = (statistics.median(each) for each in zip(*loads, strict=True))
+            painted, usable, files, data, before = (statistics.median(each) for each in zip(*loads, strict=True))
             ratio = usable / statistics.median(base)
             print(
-                f"{nodes:6} nodes, {name}: painted after {painted:.0f} ms, headline after {usable:.0f} ms (a static page: {statistics.median(base):.0f} ms, ratio {ratio:.1f}); files {files:.1f} kB, data of {LOOK_S:g} s {data:.1f} kB",
+                f"{nodes:6} nodes, {name}: painted after {painted:.0f} ms, headline after {usable:.0f} ms (a static page: {statistics.median(base):.0f} ms, ratio {ratio:.1f}); files {files:.1f} kB, data of {LOOK_S:g} s {data:.1f} kB, {before:.1f} kB of it before the headline",
                 flush=True,
             )
-        if not is_largest:
+        if not moves:
             return
         await page.evaluate(f"window.moving || (() => {{ {moving_script()}\nwindow.moving = moving; }})()")
         for width in WIDTHS:
@@ -174,12 +189,13 @@ async def browse(url: str, nodes: int, is_largest: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=json.loads, default=list(NODES), help="as JSON")
+    parser.add_argument("--loads", action="store_true", help="measure no frame: the visits alone")
     args = parser.parse_args()
     for nodes in args.nodes:
         with fleet(nodes) as (hub, _):
             until(hub, lambda known, nodes=nodes: known["nodes"] >= nodes, 180)
             ask(hub, "api/v1/fleet/overview")
-            asyncio.run(browse(hub.page, nodes, nodes == max(args.nodes)))
+            asyncio.run(browse(hub.page, nodes, nodes == max(args.nodes) and not args.loads))
 
 
 if __name__ == "__main__":

@@ -46,14 +46,14 @@ export class RangeRequest<T> {
   private requested = "";
   private requestedAt = -Infinity;
 
-  constructor(private readonly path: (subject: string) => string, private readonly onAnswer: (answer: T | null) => void, private readonly everyMs = REFRESH_MS) {}
+  constructor(private readonly path: (subject: string) => string, private readonly onAnswer: (answer: T | null) => void, private readonly everyMs = REFRESH_MS, private readonly withinMs?: number) {}
 
   /** Call it often; a late answer to an older request is dropped. */
   tick(subject: string | null, now: number): void {
     const request = JSON.stringify([subject, place.range]);
     if (subject === null || (request === this.requested && (document.hidden || now - this.requestedAt < this.everyMs))) return;
     Object.assign(this, { requested: request, requestedAt: now });
-    void fetchJson<T>(this.path(subject)).then((answer) => {
+    void fetchJson<T>(this.path(subject), this.withinMs).then((answer) => {
       if (request !== this.requested) return;
       if (answer === null) this.requestedAt = Math.min(this.requestedAt, performance.now() - this.everyMs + REFRESH_MS); // a refusal is for now
       this.onAnswer(answer);

@@ -17,8 +17,8 @@ export function limitAt(limit: MaskLimit | undefined, tauS: number): number | nu
 }
 
 export interface Curves {
-  /** After the low-pass of 0.1 Hz, as G.8273.2 limits them. */
-  isLow: boolean;
+  /** "low": after the low-pass of 0.1 Hz, as G.8273.2 limits them; "low unknown": those, but the readings are too few for the filter. */
+  kind: "raw" | "low" | "low unknown";
   taus: number[];
   /** MTIE, TDEV, and the limits of both. */
   columns: (number | null)[][];
@@ -30,7 +30,8 @@ const drawable = (ns: number | null | undefined): number | null => (ns === null 
 /** The measured curves, and the mask's within the same observation intervals, with its corners. */
 export function curvesOf(report: StabilityReport, mask: Mask | undefined): Curves {
   const limitOf = (quantity: string): MaskLimit | undefined => mask?.limits.find((limit) => limit.quantity === quantity && limit.segments.length > 0);
-  const isLow = limitOf("dTE_L MTIE") !== undefined || limitOf("dTE_L TDEV") !== undefined;
+  const wantsLow = limitOf("dTE_L MTIE") !== undefined || limitOf("dTE_L TDEV") !== undefined;
+  const isLow = wantsLow && report.deviations.some(({ mtie_low_ns: mtie }) => mtie !== null);
   const limits = isLow ? [limitOf("dTE_L MTIE"), limitOf("dTE_L TDEV")] : [limitOf("MTIE"), limitOf("TDEV")];
   const measured = new Map(report.deviations.map((each) => [each.tau_ns / NS_PER_S, each]));
   const [shortest, longest] = [Math.min(...measured.keys()), Math.max(...measured.keys())];
@@ -39,7 +40,7 @@ export function curvesOf(report: StabilityReport, mask: Mask | undefined): Curve
   const taus = [...new Set([...measured.keys(), ...inside])].sort((a, b) => a - b);
   const values = (of: (each: Deviations) => number | null): (number | null)[] => taus.map((tau) => drawable(measured.get(tau) && of(measured.get(tau) as Deviations)));
   return {
-    isLow, taus,
+    kind: isLow ? "low" : wantsLow ? "low unknown" : "raw", taus,
     columns: [
       values((each) => (isLow ? each.mtie_low_ns : each.mtie_ns)), values((each) => (isLow ? each.tdev_low_ns : each.tdev_ns)),
       ...limits.map((limit) => taus.map((tau) => limitAt(limit, tau))),

@@ -17,14 +17,16 @@ test("a mask's limit is that of its segment, and there is none outside of the ma
 });
 
 test("the chart has the measured points, the corners of the mask between them, and no 0 on its logarithmic axis", () => {
-  const { isLow, taus, columns } = curvesOf(report, prtc);
-  assert.deepEqual([isLow, taus], [false, [1, 64, 273, 1_024]]);
+  const { kind, taus, columns } = curvesOf(report, prtc);
+  assert.deepEqual([kind, taus], ["raw", [1, 64, 273, 1_024]]);
   assert.deepEqual(columns, [[null, 30, null, 60], [null, 3, null, 6], [25.275, 42.6, 100.075, 100], [null, null, null, null]]);
 });
 
 test("for a mask of G.8273.2 the curves are those after the low-pass", () => {
-  const { isLow, taus, columns } = curvesOf(report, boundary);
-  assert.deepEqual([isLow, taus, columns[0], columns[2]], [true, [1, 64, 1_000, 1_024], [null, 2, null, 9], [40, 40, 40, null]]);
+  const { kind, taus, columns } = curvesOf(report, boundary);
+  assert.deepEqual([kind, taus, columns[0], columns[2]], ["low", [1, 64, 1_000, 1_024], [null, 2, null, 9], [40, 40, 40, null]]);
+  const slow = curvesOf({ ...report, deviations: [at(10, 20), at(64, 30)] }, boundary);
+  assert.deepEqual([slow.kind, slow.columns[0], slow.columns[2]], ["low unknown", [20, 30], [null, null]]);
   assert.equal(curvesOf(report, undefined).columns[2]?.every((limit) => limit === null), true);
 });
 

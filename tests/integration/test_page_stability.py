@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,17 +13,16 @@ from urllib.parse import urlencode
 import aiohttp
 import pytest
 from chromium import Page, opened
-from fake_clocks import FakeClocks
 from fake_view import FakeView
+from filled_store import filled_store
 from page_pixels import colour
 from samples import HEALTHY, nth
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import PeerSettings, StoreSettings, WebSettings
+from timesyncd.config import PeerSettings, WebSettings
 from timesyncd.model.observation import Observation
 from timesyncd.sample import ClockState, GrandmasterSample, TimeErrorSeries
 from timesyncd.store.engine import StoreLocation
-from timesyncd.store.writer import Store
 from timesyncd.web.app import serve
 
 pytestmark = pytest.mark.integration
@@ -34,25 +33,27 @@ OWN, OTHER = "trainer-01", "trainer-02"
 SPAN = {"from": BEGIN_NS - 300 * NS_PER_S, "to": BEGIN_NS + 2_400 * NS_PER_S}
 
 
-def stored(path: Path, offset_ns: int, tooth: int = 11) -> StoreLocation:
+def stored(path: Path, node: str, offset_ns: int, tooth: int = 11) -> StoreLocation:
     """A reading each second of a node's source and of two channels of a grandmaster."""
-    made = Store(StoreSettings(path=path), FakeClocks(), lambda problem: None)
-    made.start()
+    return filled_store(path, node, observations(offset_ns, tooth))
+
+
+def observations(offset_ns: int, tooth: int) -> Iterator[Observation]:
     for index in range(SAMPLES):
         at_ns = BEGIN_NS + index * NS_PER_S
-        sample = nth(
-            index,
-            offset_ns=offset_ns + (index * 37) % tooth,
-            ingress_time_ns=at_ns,
-            real_minus_boot_ns=at_ns - HEALTHY.as_of_ns - (nth(index).as_of_ns - HEALTHY.as_of_ns),
+        yield Observation(
+            nth(
+                index,
+                offset_ns=offset_ns + (index * 37) % tooth,
+                ingress_time_ns=at_ns,
+                real_minus_boot_ns=at_ns - HEALTHY.as_of_ns - (nth(index).as_of_ns - HEALTHY.as_of_ns),
+            ),
+            None,
         )
-        made.put(Observation(sample, None))
-    made.put(Observation(GrandmasterSample("gm-a", 0, clock_state=ClockState.LOCKED), None))
+    yield Observation(GrandmasterSample("gm-a", 0, clock_state=ClockState.LOCKED), None)
     for channel, factor in (("pps-1", 7), ("ptp-2", 90)):
         points = tuple((BEGIN_NS + index * NS_PER_S, factor * (index % 3)) for index in range(SAMPLES))
-        made.put(Observation(TimeErrorSeries("gm-a", channel, "te", points), None))
-    made.stop()
-    return made.location
+        yield Observation(TimeErrorSeries("gm-a", channel, "te", points), None)
 
 
 def view_of(node: str) -> FakeView:
@@ -69,7 +70,7 @@ class Pages:
         """What the daemon computes of the span that the page asks for."""
         span = {"since": SPAN["from"], "until": SPAN["to"]}
         async with self.http.get(f"/api/v1/stability?{urlencode(query | span)}") as response:
-            assert response.status == 200
+            assert response.status == 200, await response.text()
             return await response.json()
 
     def address(self, path: str, **query: str) -> str:
@@ -83,10 +84,10 @@ def iso(ns: int) -> str:
 @pytest.fixture
 async def pages(tmp_path: Path) -> AsyncIterator[Pages]:
     async with AsyncExitStack() as stack:
-        other = await serve(WebSettings(port=0), view_of(OTHER), stored(tmp_path / "other.sqlite", -60, tooth=7))
+        other = await serve(WebSettings(port=0), view_of(OTHER), stored(tmp_path / "other.sqlite", OTHER, -60, tooth=7))
         stack.push_async_callback(other.close)
         settings = WebSettings(port=0, peer=[PeerSettings(name=OTHER, url=other.url)])
-        own = await serve(settings, view_of(OWN), stored(tmp_path / "own.sqlite", 40))
+        own = await serve(settings, view_of(OWN), stored(tmp_path / "own.sqlite", OWN, 40))
         stack.push_async_callback(own.close)
         yield Pages(own.url, await stack.enter_async_context(aiohttp.ClientSession(own.url)))
 

@@ -31,8 +31,8 @@ THEMES = ("light", "dark")
 JOB_ID = job_id(UID, JOBS[0].name, 0)
 VIEWS = (
     ("fleet", "fleet?last=1h", "nodes", HUB, "#racks canvas"),
-    ("node", f"node/{HUB}?last=130s", "terms", "path delay", "#band canvas"),
-    ("grandmaster", "grandmaster/gm-2?last=1h", "grandmasters", "HOLDOVER", "#gm-cn0 canvas"),
+    ("node", f"node/{HUB}?last=130s", "terms", "path delay", "#node-stability canvas"),
+    ("grandmaster", "grandmaster/gm-2?last=1h", "grandmasters", "HOLDOVER", "#gm-stability canvas"),
     ("job", f"job/{JOB_ID}?last=1h", "lateness-note", "ranks", "#parts canvas"),
     ("timeline", "timeline?last=5m", "findings", "Remedy", "#lanes rect"),
 )

@@ -48,6 +48,7 @@ def write_history(path: Path, devices: dict[str, Device], hours: int) -> None:
                 tables.grandmaster_sample,
                 (row for name, device in devices.items() for row in _polls(name, device, now_ns)),
             ),
+            (tables.time_error, (row for name in devices for row in _time_errors(name, now_ns, chance))),
         ):
             for values in found:
                 whole = {
@@ -124,9 +125,25 @@ def _polls(name: str, device: Device, now_ns: int) -> Iterator[dict[str, Any]]:
     """An hour of a healthy grandmaster and its sky."""
     for ago_s in range(3_600, 0, -POLL_EVERY_S):
         seen = device.receiver.sky(3_600.0 - ago_s)
-        satellites = [{"number": each.number, "cn0_db_hz": each.cn0_db_hz, "healthy": each.healthy} for each in seen]
+        satellites = [
+            {
+                "number": each.number, "cn0_db_hz": each.cn0_db_hz, "healthy": each.healthy,
+                "azimuth_deg": each.azimuth_deg, "elevation_deg": each.elevation_deg,
+            }
+            for each in seen
+        ]  # fmt: skip
+        ports = [{"name": "eth1", "clients": 6 if ago_s < 1_500 else 5}, {"name": "eth2", "clients": 6}]
         at_ns = now_ns - ago_s * NS_PER_S
         yield {
             "source": name, "realtime_ns": at_ns, "boottime_ns": 0, "whole": 1, "clock_state": "locked", "gnss_state": "locked",
-            "antenna": "ok", "satellites": json.dumps(satellites), "utc_bound_ns": 100, "clock_class": 6, "profiles": "[]", "unknown": "[]",
+            "antenna": "ok", "satellites": json.dumps(satellites), "ports": json.dumps(ports), "utc_bound_ns": 100, "clock_class": 6, "profiles": "[]", "unknown": "[]",
+        }  # fmt: skip
+
+
+def _time_errors(name: str, now_ns: int, chance: random.Random) -> Iterator[dict[str, Any]]:
+    """An hour of a channel that the grandmaster measures each second: white noise upon a slow swing."""
+    for ago_s in range(3_600, 0, -1):
+        value_ns = round(9 * math.sin(ago_s / 400) + chance.gauss(0, 1.5))
+        yield {
+            "source": name, "channel": "PPS-1", "metric": "te", "realtime_ns": now_ns - ago_s * NS_PER_S, "value_ns": value_ns,
         }  # fmt: skip

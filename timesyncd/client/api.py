@@ -106,14 +106,14 @@ def unlike_timesyncd(url: str, path: str, reason: str) -> Malformed:
     )
 
 
-def fetch_part(url: str, path: str, token: str | None = None) -> Any:
+def fetch_part(url: str, path: str, token: str | None = None, timeout_s: float = RESPONSE_TIMEOUT_S) -> Any:
     """
     One of them, or any other path of the API, as JSON. `token` None: TIMESYNCD_TOKEN of the environment. Raises Unreachable as
     `fetch_all` does.
     """
     page, token = url.rstrip("/"), os.environ.get("TIMESYNCD_TOKEN") if token is None else token
     try:
-        status, body = get_json(f"{page}/api/v1/{path}", token, RESPONSE_TIMEOUT_S)
+        status, body = get_json(f"{page}/api/v1/{path}", token, timeout_s)
     except (Unreachable, Malformed) as error:
         raise Unreachable(f"{error}; is timesyncd running there? See `systemctl status timesyncd`") from error
     if status == 200:

@@ -17,6 +17,8 @@ from timesyncd.stability.readings import Reading
 
 #: Of one request: at 32 readings a second 28,800 of them, below what a daemon serves at once.
 _PART_NS = 900 * NS_PER_S
+#: So many readings take a busy daemon seconds, and another one may be before this request.
+_RESPONSE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ def peer_readings(
     for begin_ns in range(since_ns, until_ns, _PART_NS):
         query = {"source": source, "since": begin_ns, "until": min(begin_ns + _PART_NS, until_ns)}
         try:
-            part = TimeErrorReadings.model_validate(fetch_part(url, f"stability/readings?{urlencode(query)}", token))
+            body = fetch_part(url, f"stability/readings?{urlencode(query)}", token, _RESPONSE_TIMEOUT_S)
+            part = TimeErrorReadings.model_validate(body)
         except ValidationError:
             raise Malformed(f"{url}: it serves no readings; is its timesyncd of another version?") from None
         if node is not None and part.node != node:

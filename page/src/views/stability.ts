@@ -13,11 +13,18 @@ const LEAST_MS = 2_400_000;
 /** Viewers that ask for the same minute share one computation. */
 const ROUNDED_MS = 60_000;
 const REFRESH_MS = 120_000;
+/** Of a pair the daemon first asks another one for its readings. */
+const WITHIN_MS = 90_000;
 
 const CAVEATS: Record<string, string> = {
   node: "A measured offset is what the servo reports against its reference, not the truth: no asymmetry of the path is in it.",
   pair: "The difference of two measured offsets is what the servos report, not the truth: no asymmetry of a path is in it.",
   grandmaster: "A time error is what the grandmaster measures of this channel against its own reference, not the truth.",
+};
+const CHART_TITLES = {
+  raw: "MTIE and TDEV",
+  low: "MTIE and TDEV of dTE_L: after the low-pass of 0.1 Hz",
+  "low unknown": "MTIE and TDEV; this mask limits those after a low-pass of 0.1 Hz, which are unknown",
 };
 const MASKS_CAVEAT = "The masks are for a laboratory: in the field a fail is no verdict on a device.";
 
@@ -36,7 +43,7 @@ export class StabilitySection {
   private readonly request = new RangeRequest<StabilityAnswer>((subject) => `api/v1/stability?${query(JSON.parse(subject) as Record<string, string>)}`, (answer) => {
     this.answer = answer;
     this.hasFailed = answer === null;
-  }, REFRESH_MS);
+  }, REFRESH_MS, WITHIN_MS);
   private readonly chart: CurveChart;
 
   constructor(private readonly host: HTMLElement, private readonly usualMask: string) {
@@ -97,8 +104,8 @@ export class StabilitySection {
     this.select("mask", masks.map(({ name }) => name), mask?.name ?? "", false);
     const outcome = outcomeCell(verdict?.outcome ?? "unknown");
     put(this.field("outcome"), outcome.text, outcome.className);
-    const { isLow, taus, columns } = curvesOf(report, mask);
-    put(this.field("chart-title"), isLow ? "MTIE and TDEV of dTE_L: after the low-pass of 0.1 Hz" : "MTIE and TDEV");
+    const { kind, taus, columns } = curvesOf(report, mask);
+    put(this.field("chart-title"), CHART_TITLES[kind]);
     this.chart.set(taus, columns);
     fillTable(this.field("limits"), [
       ...(verdict?.limits ?? []).map((limit): Row => {

@@ -9,17 +9,16 @@ from typing import Any
 
 import aiohttp
 import pytest
-from fake_clocks import FakeClocks
 from fake_view import FakeView
+from filled_store import filled_store
 from samples import HEALTHY, nth
 
 from timesyncd import config
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import PeerSettings, StoreSettings, WebSettings
+from timesyncd.config import PeerSettings, WebSettings
 from timesyncd.errors import ConfigError
 from timesyncd.model.observation import Observation
 from timesyncd.store.engine import StoreLocation
-from timesyncd.store.writer import Store
 from timesyncd.web.app import WebServer, serve
 from timesyncd.web.auth import access_warnings
 
@@ -29,14 +28,10 @@ SPAN = f"since={START_NS - 60 * NS_PER_S}&until={START_NS + 3_600 * NS_PER_S}"
 OWN, OTHER = "trainer-01", "trainer-02"
 
 
-def stored(path: Path, offset_ns: int, **changes: Any) -> StoreLocation:
+def stored(path: Path, node: str, offset_ns: int, **changes: Any) -> StoreLocation:
     """The offset of the source ptp is a constant plus a saw tooth of 2 ns."""
-    made = Store(StoreSettings(path=path), FakeClocks(), lambda problem: None)
-    made.start()
-    for index in range(SAMPLES):
-        made.put(Observation(nth(index, offset_ns=offset_ns + index % 3, **changes), None))
-    made.stop()
-    return made.location
+    samples = (nth(index, offset_ns=offset_ns + index % 3, **changes) for index in range(SAMPLES))
+    return filled_store(path, node, (Observation(sample, None) for sample in samples))
 
 
 def view_of(node: str) -> FakeView:
@@ -53,7 +48,7 @@ class Nodes:
         self.served: list[WebServer] = []
 
     async def serve(self, node: str, offset_ns: int, **changes: Any) -> WebServer:
-        store = stored(self._folder / f"{node}.sqlite", offset_ns, **changes)
+        store = stored(self._folder / f"{node}.sqlite", node, offset_ns, **changes)
         server = await serve(WebSettings(port=0, peer=self.peers), view_of(node), store)
         self._stack.push_async_callback(server.close)
         return server
@@ -190,7 +185,7 @@ async def test_a_peer_s_token_is_shown_to_it(nodes: Nodes, monkeypatch: pytest.M
     monkeypatch.setenv("PEER_TOKEN", "a-secret-of-thirty-characters!")
     secret = config.SecretSettings(env="PEER_TOKEN")
     guarded = WebSettings(port=0, token=[config.TokenSettings(name="n1", secret=secret)])
-    server = await serve(guarded, view_of(OTHER), stored(Path(nodes._folder) / "guarded.sqlite", -60))
+    server = await serve(guarded, view_of(OTHER), stored(Path(nodes._folder) / "guarded.sqlite", OTHER, -60))
     nodes.peers = [PeerSettings(name=OTHER, url=server.url, token=secret)]
     known = await nodes.answer(f"against={OTHER}")
     await server.close()
