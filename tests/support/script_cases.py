@@ -71,7 +71,7 @@ CASES = (
     Case("compiled, autocast, checkpoints", "compiled"),
     Case("multiprocessing.spawn", "spawned", launcher="alone"),
     Case("student and teacher", "teacher"),
-    Case("actor and learner", "actor_learner", places={"data": "before gather 0"}),
+    Case("actor and learner", "actor_learner", places={}),
     Case("whole module saved and loaded", "resumed"),
     Case("a step that fails, another optimizer", "out_of_memory"),
     Case("group made again with a rank more", "regroup", 3),

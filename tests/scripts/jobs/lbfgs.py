@@ -10,7 +10,8 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(8)
 model = DDP(nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8)), bucket_cap_mb=0.01)
-optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
+# It stops by each rank's own loss otherwise, so the ranks would make unequal numbers of passes.
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, tolerance_grad=0, tolerance_change=0)
 batch = torch.randn(16, 32, generator=torch.Generator().manual_seed(rank))
 
 

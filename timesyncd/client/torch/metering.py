@@ -98,6 +98,10 @@ def _updated(updating: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         updated(updating)
 
 
+#: More than an optimizer updates in one step beside another one of the same module.
+_UPDATES_UNTIL_REPLACED = 8
+
+
 class StepEnd:
     """What ends the job's steps: the optimizer, or (None) the first one that updates any of the module's parameters."""
 
@@ -111,6 +115,8 @@ class StepEnd:
         self._steps = steps
         self._watched = {id(parameter): weakref.ref(parameter) for parameter in parameters}
         self._found: weakref.ref[torch.optim.Optimizer] | None = None
+        self._other: weakref.ref[torch.optim.Optimizer] | None = None
+        self._other_updates = 0  # of `_other`, since `_found` updated
         forget = steps.end_with(self, module)
         if optimizer is None:
             stop = watch_updates(self.updated_by)
@@ -132,12 +138,25 @@ class StepEnd:
         if self._found is None or self._found() is None:
             if all(parameter() is None for parameter in self._watched.values()):
                 self.undo()
-            given = (parameter for group in updating.param_groups for parameter in group["params"])
-            if not any(_is_in(self._watched, parameter) for parameter in given):
+            if not self._is_of_the_module(updating):
                 return
             self._found = weakref.ref(updating)
-        if self._found() is updating:
-            self._steps.update(self)
+        if self._found() is not updating and not self._replaces(updating):
+            return
+        self._found, self._other = weakref.ref(updating), None
+        self._steps.update(self)
+
+    def _replaces(self, updating: torch.optim.Optimizer) -> bool:
+        """Whether a script goes on with this optimizer, and only keeps the former one."""
+        if not self._is_of_the_module(updating):
+            return False
+        if self._other is None or self._other() is not updating:
+            self._other, self._other_updates = weakref.ref(updating), 0
+        self._other_updates += 1
+        return self._other_updates >= _UPDATES_UNTIL_REPLACED
+
+    def _is_of_the_module(self, updating: torch.optim.Optimizer) -> bool:
+        return any(_is_in(self._watched, each) for group in updating.param_groups for each in group["params"])
 
 
 def end_steps_with(

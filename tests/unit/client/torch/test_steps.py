@@ -106,6 +106,23 @@ def test_two_modules_of_one_optimizer_take_one_step(rank: Rank) -> None:
     assert steps.step == 3
 
 
+@pytest.mark.parametrize(("beside", "expected"), [(0, 15), (2, 10)])
+def test_a_script_that_goes_on_with_another_optimizer_still_ends_steps(rank: Rank, beside: int, expected: int) -> None:
+    """It may keep the former one. An optimizer that updates twice beside the first one of each step ends none."""
+    module = torch.nn.Linear(2, 2)
+    first, other = (torch.optim.SGD(module.parameters(), lr=0.1) for _ in range(2))
+    steps = steps_of(rank.job)
+    end_steps_with(steps, None, module.parameters())
+    for _ in range(10):
+        first.step()
+        for _ in range(beside):
+            other.step()
+    for _ in range(0 if beside else 12):
+        other.step()
+
+    assert steps.step == expected
+
+
 def test_a_step_starts_where_the_last_one_ended(rank: Rank) -> None:
     """There is no gap between two steps, unless the script calls `begin`."""
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
