@@ -180,6 +180,10 @@ class TableRow:
         return _arc(self.arcs, self.index, name)
 
 
+#: The decoders that take an INTEGER and nothing else.
+_INTEGERS = frozenset({"enum", "integer", "truth", "low_16_bits"})
+
+
 class Evidence:
     """
     The decoded cells of one grandmaster, by the field that they fill; `profiles` are in order of precedence. `unknown` lists the
@@ -189,12 +193,21 @@ class Evidence:
 
     def __init__(self, profiles: Sequence[Profile], rows: Rows) -> None:
         self.unknown: list[str] = []
+        self.wrong_types: list[str] = []
         self._undecoded: set[str] = set()
         self._cells: dict[str, list[Cell]] = {}
         for profile in profiles:
             for entry in profile.object:
                 for index, raw in sorted(rows.get(entry.oid, {}).items()):
-                    self._add(Cell(profile, entry, index, _decoded(entry, index, raw)))
+                    self._add(Cell(profile, entry, index, self._decoded(entry, index, raw)))
+
+    def _decoded(self, entry: Object, index: Index, raw: Raw) -> Value:
+        try:
+            return entry.decode(raw, index)
+        except Malformed as error:
+            if entry.decoder in _INTEGERS:
+                self.wrong_types.append(str(error))
+            return undecodable(raw)
 
     def _add(self, cell: Cell) -> None:
         field = cell.entry.field
@@ -202,6 +215,13 @@ class Evidence:
         if isinstance(cell.value, Unknown):
             self._undecoded.add(field)
             self.add_unknown(f"{field}={cell.value.text}")
+
+    @property
+    def is_mostly_wrong(self) -> bool:
+        """Whether several integers are of a wrong type, and few are not: then the agent breaks the protocol."""
+        integers = sum(cell.entry.decoder in _INTEGERS for cells in self._cells.values() for cell in cells)
+        wrong = len(self.wrong_types)
+        return wrong > 1 and wrong > 2 * (integers - wrong)
 
     def add_unknown(self, note: str) -> None:
         if note not in self.unknown:
@@ -240,13 +260,6 @@ class Evidence:
                 row = joined.setdefault(cell.index, TableRow(cell.profile, cell.index, cell.entry.index, {}))
                 row.values.setdefault(field.removeprefix(f"{kind}."), cell.value)
         return [joined[index] for joined in lists.values() for index in sorted(joined)]
-
-
-def _decoded(entry: Object, index: Index, raw: Raw) -> Value:
-    try:
-        return entry.decode(raw, index)
-    except Malformed:
-        return undecodable(raw)
 
 
 def _arc(arcs: tuple[str, ...], index: Index, name: str) -> int | None:

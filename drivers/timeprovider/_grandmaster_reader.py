@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from timesyncd.drivers.timeprovider._evidence import BatchRows, ReadBatch, ReadCache, batches
+from timesyncd.drivers.timeprovider._evidence import BatchRows, Evidence, ReadBatch, ReadCache, batches
 from timesyncd.drivers.timeprovider._profiles import Group, Profile
-from timesyncd.errors import Refused, SourceError, Unreachable
+from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.sample import EngineTime
 from timesyncd.snmp import AgentLimits, Credentials, Session
 from timesyncd.snmp.values import Index, Oid, Raw
@@ -159,9 +159,12 @@ class GrandmasterReader:
                 self._is_another = True
 
     async def _read(self, session: Session, batch: ReadBatch, now_ns: int) -> None:
-        """Read the whole batch or nothing."""
+        """Read the whole batch or nothing. Integers that are mostly of another type raise Malformed."""
         rows = await session.get(batch.scalars) if batch.scalars else {}
         walked, cut = await session.walk(batch.columns, ROW_CAP) if batch.columns else ({}, [])
+        evidence = Evidence(self.served, rows | walked)
+        if evidence.is_mostly_wrong:
+            raise Malformed(f"{self._device}: {evidence.wrong_types[0]}")
         problems = {oid: f"cut off after {ROW_CAP} rows" for oid in cut}
         problems |= {oid: text for oid in (*batch.scalars, *batch.columns) if (text := session.problems.get(oid))}
         notes = [f"{field}={problem}" for oid, problem in problems.items() for field in self._fields(oid)]

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Self
 
 from timesyncd.clocks import SystemClocks
-from timesyncd.errors import Malformed, Unreachable
+from timesyncd.errors import Unreachable
 from timesyncd.sample import EngineTime
 from timesyncd.snmp.adaptive import (
     MAX_VARBINDS,
@@ -208,7 +208,7 @@ class Session:
             column = walked[position % len(walked)]
             if column not in last:
                 continue
-            if raw is None or not self._advances_beside(last[column], oid, column, len(walked)):
+            if raw is None or not self._advances(last[column], oid, column):
                 del last[column]
                 continue
             if len(walk.rows.get(column, ())) == walk.row_cap:
@@ -257,16 +257,6 @@ class Session:
                     return
                 at, count, skipped = oid, count + 1, 0
                 yield oid, tag, raw
-
-    def _advances_beside(self, at: Oid, oid: Oid, column: Oid, columns: int) -> bool:
-        """As `_advances`; one of several columns that does not advance ends alone, as a problem."""
-        try:
-            return self._advances(at, oid, column)
-        except Malformed as error:
-            if columns == 1:
-                raise
-            self.problems[column] = f"cut off: {error}"
-            return False
 
     def _advances(self, at: Oid, oid: Oid, below: Oid) -> bool:
         """Whether the next object is still in the subtree. Raises Malformed if its OID is not above the last one's."""

@@ -522,28 +522,6 @@ async def test_an_agent_that_does_not_advance_is_cut_off() -> None:
             _ = [row async for row in session.walk_subtree(SYSTEM, 10)]
 
 
-async def test_a_column_that_does_not_advance_costs_no_other() -> None:
-    """Its rows so far are kept, and it is named as a problem."""
-    first, second = (*TABLE, 1), (*TABLE, 2)
-
-    def body(request: Pdu) -> bytes:
-        found = []
-        for each in request.varbinds:
-            row = (*each.oid, 0)[len(first)]
-            stuck = each.oid[: len(first)] == first and row == 2
-            following = each.oid if stuck else (*each.oid[: len(first)], row + 1) if row < 4 else (1, 4)
-            found.append((following, TEXT))
-        return pdu(PduType.RESPONSE, request.number, found)
-
-    async with session_with(COMMUNITY, responses(body)) as (session, _):
-        rows, cut = await session.walk([first, second], 10)
-
-    assert ([len(rows[first]), len(rows[second])], cut) == ([2, 4], [])
-    assert "cut off" in session.problems[first]
-    assert "does not advance" in session.problems[first]
-    assert second not in session.problems
-
-
 async def test_the_objects_of_a_response_may_have_another_order() -> None:
     """Each value belongs to the object beside it."""
 

@@ -189,6 +189,18 @@ async def test_a_state_of_the_wrong_type_is_unknown(
     assert sample.unknown[0].startswith("clock_state=undecodable(")
 
 
+async def test_a_state_that_is_mostly_of_wrong_types_is_the_poll_s_error(
+    grandmaster: RecordedGrandmaster, watched: Watched
+) -> None:
+    """Then the agent breaks the protocol, and nothing of its answer is kept."""
+    grandmaster.serve(SERVO, b"locked", (2, 1))
+    for scalar in (ALARM_COUNT, UPTIME, BOOTS):
+        grandmaster.serve(scalar, b"locked")
+
+    with pytest.raises(Malformed, match="gm:161: .*b'locked' instead of a 64-bit integer"):
+        await watched.read()
+
+
 async def test_a_grandmaster_that_falls_silent_among_its_tables_is_not_asked_on(
     grandmaster: RecordedGrandmaster, watched: Watched
 ) -> None:
