@@ -14,8 +14,8 @@ M = TypeVar("M", bound=Message)
 
 #: The fields of messages that hold a sentence for people. An alarm's text is the device's own.
 SENTENCES = {
-    "reason", "invalidation_reason", "alignment_reason", "phase_reason", "groups_reason", "verdict", "detail",
-    "utc_detail", "grandmaster_summary", "evidence", "cause", "remedy",
+    "reason", "invalidation_reason", "alignment_reason", "phase_reason", "groups_reason", "place_reason", "verdict",
+    "detail", "utc_detail", "grandmaster_summary", "evidence", "cause", "remedy",
 }  # fmt: skip
 #: `verdict` and `text` are sentences in these messages alone.
 OF_MESSAGE = {"verdict": {"JobState"}, "text": {"ChainStep"}}

@@ -281,17 +281,17 @@ def rank_states(job: JobRun, analysis: JobAnalysis) -> list[RankState]:
 
 def _straggler_state(job: JobRun, straggler: Straggler, analysis: JobAnalysis) -> StragglerMessage:
     fields = {name: getattr(straggler, name) for name in Straggler.__dataclass_fields__}
-    place, reason = _place_of(straggler, analysis)
-    more = {"node": job.ranks[straggler.rank].newest.node, "place": place, "place_reason": reason}
+    more = {"node": job.ranks[straggler.rank].newest.node, **_place_of(straggler, analysis)}
     return StragglerMessage.model_validate(_limited(fields | more))
 
 
-def _place_of(straggler: Straggler, analysis: JobAnalysis) -> tuple[str | None, str | None]:
+def _place_of(straggler: Straggler, analysis: JobAnalysis) -> dict[str, str | None]:
     """The place of the worst straggler, and why it has none."""
     own = analysis.own.place if analysis.own is not None else None
     if own is not None:
-        return (None if own.text is None else f"in {own.text}"), own.reason
-    return (analysis.place or None) if straggler is analysis.stragglers[0] else None, None
+        place = None if own.text is None else f"in {own.text}"
+        return {"place": place, "place_reason": own.reason, "place_reason_code": own.unknown}
+    return {"place": (analysis.place or None) if straggler is analysis.stragglers[0] else None}
 
 
 def _own_overhead(job: JobRun) -> float | None:

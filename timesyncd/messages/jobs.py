@@ -171,6 +171,7 @@ class StragglerMessage(Message):
     verdict: StragglerVerdict
     place: str | None = None
     place_reason: str | None = None
+    place_reason_code: Literal["no_parts", "spread"] | None = None
 
 
 class DelayState(Message):
