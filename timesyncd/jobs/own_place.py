@@ -74,7 +74,7 @@ def own_place(rank: int, like: Collection[int], steps: OwnSteps) -> OwnPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class StepParts:
+class PartTimes:
     """
     The mean over ranks and steps: each rank's own time by part (None: the rest), and how long it only waited. `texts`:
     the parts for people.
@@ -86,7 +86,7 @@ class StepParts:
     texts: Mapping[OwnPart | None, str]
 
 
-def step_parts(steps: Iterable[Mapping[int, OwnWait]], world_size: int) -> StepParts | None:
+def step_parts(steps: Iterable[Mapping[int, OwnWait]], world_size: int) -> PartTimes | None:
     """Of the steps in which all ranks state their parts. None: there is none."""
     known, waited_ns = [], 0
     for own in steps:
@@ -98,7 +98,7 @@ def step_parts(steps: Iterable[Mapping[int, OwnWait]], world_size: int) -> StepP
         return None
     count = len(known) * world_size
     sums = {part: sum(own[part] for of in known for own in of.values()) for part in PART_TEXTS}
-    return StepParts(
+    return PartTimes(
         len(known), {part: ns // count for part, ns in sums.items()}, waited_ns // count, part_texts(known)
     )
 

@@ -55,7 +55,7 @@ class FilterEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class DelayGap:
     """
     No Sync came for `length_ns` before the entry `after`. Meanwhile the free oscillator moved by `beyond_ns` more than by
     its learned rate, of which it was assumed to stay within `assumed_ppb`. `delay_ns` is the path delay before.

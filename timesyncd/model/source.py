@@ -16,7 +16,7 @@ import math
 from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, Rate, Term, growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.assumptions import Assumption, Refutation, SourceSettings, assumed
-from timesyncd.model.delay_filter import DelayFilterWindow, DelayRefreshClock, FilterEntry, Gap
+from timesyncd.model.delay_filter import DelayFilterWindow, DelayGap, DelayRefreshClock, FilterEntry
 from timesyncd.model.oscillator import Drift, Oscillator, RateChange
 from timesyncd.model.parent_bound import CarriedSync, Coasting, CoastingState, ParentBound
 from timesyncd.model.servo import FASTEST_SERVO_PPB, Steering, in_own_seconds_ppb, response_ppb, steering_ppb
@@ -75,7 +75,7 @@ class SourceMemory:
         self._refresh_clock = DelayRefreshClock()
         self._first: FilterEntry | None = None
         self._is_full = False
-        self._gap: Gap | None = None
+        self._gap: DelayGap | None = None
         self._steep_since_ns: int | None = None
         self._rate_change = RateChange()
         self._departure_ppb = 0.0
@@ -332,14 +332,14 @@ class SourceMemory:
         self._change.expire(number - _CHANGE_WINDOWS * (number - first))
         return entry
 
-    def _gap_before(self, entry: FilterEntry, last: FilterEntry, gap_ns: int) -> Gap | None:
+    def _gap_before(self, entry: FilterEntry, last: FilterEntry, gap_ns: int) -> DelayGap | None:
         """None where the oscillator's rate, or what the servo did in the gap, is not known."""
         drift = self._oscillator.drift
         if drift is None or entry.sample.frequency_ppb is None or last.sample.frequency_ppb is None:
             return None
         moved_ns = entry.unsteered_ns - last.unsteered_ns - drift.rate_ppb * gap_ns / NS_PER_S
         unsure_ns = entry.uncertainty_ns - last.uncertainty_ns
-        return Gap(entry, gap_ns, abs(moved_ns) - unsure_ns, self._drift_ppb(drift), last.sample.path_delay_ns)
+        return DelayGap(entry, gap_ns, abs(moved_ns) - unsure_ns, self._drift_ppb(drift), last.sample.path_delay_ns)
 
     def _learn(self, entry: FilterEntry) -> bool:
         """Whether the drift is new."""

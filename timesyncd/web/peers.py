@@ -22,7 +22,7 @@ _RESPONSE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerNode:
     """The daemon of the node `name`, at `url`; `token` "": it needs none."""
 
     name: str
@@ -34,16 +34,16 @@ class Peer:
         return peer_readings(self.url, source, since_ns, until_ns, self.token, self.name)
 
 
-def configured_peers(settings: WebSettings) -> dict[str, Peer]:
+def configured_peers(settings: WebSettings) -> dict[str, PeerNode]:
     """By name. Raises ConfigError for a name that two of them have, and for a secret that cannot be read."""
-    found: dict[str, Peer] = {}
+    found: dict[str, PeerNode] = {}
     for index, peer in enumerate(settings.peer):
         if peer.name in found:
             raise ConfigError(
                 f"web.peer[{index}].name = {peer.name!r}: another peer has this name; name each node once"
             )
         token = "" if peer.token is None else peer.token.reveal().get_secret_value().strip()
-        found[peer.name] = Peer(peer.name, peer.url, token)
+        found[peer.name] = PeerNode(peer.name, peer.url, token)
     return found
 
 

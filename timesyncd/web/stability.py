@@ -36,7 +36,7 @@ from timesyncd.store.engine import StoreLocation
 from timesyncd.store.history import sources
 from timesyncd.store.time_errors import channel_readings, offset_readings, time_error_channels
 from timesyncd.web.api import STORE, VIEW, not_found
-from timesyncd.web.peers import Peer
+from timesyncd.web.peers import PeerNode
 from timesyncd.web.query import NAME, Name, TimeRangeQuery
 from timesyncd.web.responses import error_response, message_response
 from timesyncd.web.routes import Document, Route
@@ -60,7 +60,7 @@ _computing = threading.Lock()
 #: Of its own: two daemons that compare themselves with one another need each other's readings while both compute.
 _reading = threading.Lock()
 
-PEERS = web.AppKey("peers", Mapping[str, Peer])
+PEERS = web.AppKey("peers", Mapping[str, PeerNode])
 KEPT = web.AppKey("kept stability", OrderedDict[Hashable, StabilityAnswer])
 
 MASK_MESSAGES = [MaskMessage.model_validate(asdict(mask)) for mask in MASKS]
@@ -91,7 +91,7 @@ class _Question:
 
     store: StoreLocation | None
     own: str
-    peers: Mapping[str, Peer]
+    peers: Mapping[str, PeerNode]
     source: str
     node: str
     against: str | None

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from timesyncd.training.policy.adaptive import (
     AdaptiveChoice,
-    Candidate,
     DecisionInputs,
     LinkCost,
+    MethodCandidate,
     NewestStep,
     candidates,
     choose,
@@ -211,4 +211,4 @@ def test_a_course_is_no_prediction_with_fewer_than_three_and_never_a_rise(
 
 def test_time_is_steps_times_their_duration() -> None:
     """Both are multiples of BSP's without communication."""
-    assert Candidate("bsp", 2.0, 1.5).time == 3.0
+    assert MethodCandidate("bsp", 2.0, 1.5).time == 3.0

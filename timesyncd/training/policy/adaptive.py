@@ -98,7 +98,7 @@ class DecisionInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class MethodCandidate:
     """
     A way to send. `step`: predicted duration of a step. `steps`: of how many, as a multiple of BSP's. `interval`:
     between averagings; 0: none.
@@ -115,19 +115,19 @@ class Candidate:
         return self.step * self.steps
 
 
-def candidates(measured: DecisionInputs) -> Iterator[Candidate]:
+def candidates(measured: DecisionInputs) -> Iterator[MethodCandidate]:
     """BSP first; those that are barred are left out."""
     for each in _candidates(measured):
         if each.text not in measured.barred:
             yield each
 
 
-def _candidates(measured: DecisionInputs) -> Iterator[Candidate]:
-    yield Candidate("bsp", 1 + measured.full_wait)
+def _candidates(measured: DecisionInputs) -> Iterator[MethodCandidate]:
+    yield MethodCandidate("bsp", 1 + measured.full_wait)
     if measured.full_wait <= SEND_LESS_FROM:
         return
     half_wait = HALF_PRECISION_COST * measured.full_wait if measured.half_wait is None else measured.half_wait
-    yield Candidate("bsp + fp16", 1 + half_wait)
+    yield MethodCandidate("bsp + fp16", 1 + half_wait)
     if measured.is_warming_up or not (measured.sees_same_data and measured.is_proven and measured.may_average):
         return
     scatter, fixed = (measured.ranks / 2) ** RANKS_EXPONENT, measured.ranks**LOCAL_ADAM_EXPONENT
@@ -143,19 +143,19 @@ def _half(link: LinkCost) -> tuple[str, float]:
     return (" + fp16", HALF_PRECISION_COST) if link.time(1.0) > HALF_PRECISION_FROM else ("", 1.0)
 
 
-def _des_loc(link: LinkCost, kx: int, steps: float) -> Candidate:
+def _des_loc(link: LinkCost, kx: int, steps: float) -> MethodCandidate:
     """Parameters every kx steps, and in full precision the first moment every 3 kx, the second every 6 kx."""
     half, size = _half(link)
     step = 1 + link.time(size) / kx + link.time(1.0) / (3 * kx) + link.time(1.0) / (6 * kx)
-    return Candidate(f"des_loc(kx={kx}){half}", step, steps, kx)
+    return MethodCandidate(f"des_loc(kx={kx}){half}", step, steps, kx)
 
 
-def _diloco(link: LinkCost, h: int, steps: float) -> Candidate:
+def _diloco(link: LinkCost, h: int, steps: float) -> MethodCandidate:
     half, size = _half(link)
-    return Candidate(f"diloco(h={h}){half}", 1 + link.time(size) / h, steps, h)
+    return MethodCandidate(f"diloco(h={h}){half}", 1 + link.time(size) / h, steps, h)
 
 
-def _streaming(measured: DecisionInputs, h: int, steps: float) -> Iterator[Candidate]:
+def _streaming(measured: DecisionInputs, h: int, steps: float) -> Iterator[MethodCandidate]:
     """A delay that covers a fragment's transfer, and a quarter more; none if the next one would begin before."""
     fragments = min(FRAGMENTS, measured.blocks)
     half, size = _half(measured.link)
@@ -163,10 +163,10 @@ def _streaming(measured: DecisionInputs, h: int, steps: float) -> Iterator[Candi
     delay = math.ceil(1.25 * transfer)
     if fragments > 1 and delay < h // fragments:
         text = f"streaming_diloco(h={h}, fragments={fragments}, delay={delay}){half}"
-        yield Candidate(text, 1.0, steps * (1 + delay / h), h)
+        yield MethodCandidate(text, 1.0, steps * (1 + delay / h), h)
 
 
-def choose(measured: DecisionInputs, present: str) -> Candidate:
+def choose(measured: DecisionInputs, present: str) -> MethodCandidate:
     """
     The candidate that reaches the same loss first; the present one, unless that is faster by CHANGE_GAIN.
 
@@ -175,7 +175,7 @@ def choose(measured: DecisionInputs, present: str) -> Candidate:
     return _first_to_the_loss(list(candidates(measured)), measured, present)
 
 
-def _first_to_the_loss(found: Sequence[Candidate], measured: DecisionInputs, present: str) -> Candidate:
+def _first_to_the_loss(found: Sequence[MethodCandidate], measured: DecisionInputs, present: str) -> MethodCandidate:
     if measured.full_wait <= NEGLIGIBLE_WAIT:
         return found[0]
     best = min(found, key=lambda each: each.time)
@@ -232,7 +232,7 @@ class Changed:
     reason: str
 
 
-def _code(chosen: Candidate, now: NewestStep) -> ChangeReason:
+def _code(chosen: MethodCandidate, now: NewestStep) -> ChangeReason:
     if chosen.interval:
         return ChangeReason.SAME_DATA
     if chosen.text == "bsp":
@@ -307,7 +307,7 @@ class AdaptiveChoice:
             return Changed(chosen.text, event[0], f"{event[1]}; {describe(measured)}")
         return Changed(chosen.text, code or _code(chosen, now), describe(measured))
 
-    def _probed(self, measured: DecisionInputs, now: NewestStep) -> tuple[Candidate, _Event | None]:
+    def _probed(self, measured: DecisionInputs, now: NewestStep) -> tuple[MethodCandidate, _Event | None]:
         """Without a validation loss: the choice, and why, where a trial begins or ends with it or its result is known."""
         plain = choose(measured, self.text)
         found = list(candidates(replace(measured, is_proven=True)))
@@ -329,7 +329,9 @@ class AdaptiveChoice:
         reason = f"a trial of {trial_steps(now.step)} steps shows what averagings cost the loss"
         return wanted, (ChangeReason.TRIAL, f"{self.probe.result}; {reason}" if self.probe.result else reason)
 
-    def _in_trial(self, plain: Candidate, found: Sequence[Candidate], step: int) -> tuple[Candidate, _Event | None]:
+    def _in_trial(
+        self, plain: MethodCandidate, found: Sequence[MethodCandidate], step: int
+    ) -> tuple[MethodCandidate, _Event | None]:
         present = next((each for each in found if each.text == self.text), None)
         if present is None:  # it is slower than BSP, or the data is not alike any more
             self.probe.abandon(step)
