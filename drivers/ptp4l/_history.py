@@ -23,7 +23,7 @@ _P2P_MESSAGES = (2, 3)
 _SYNC = 0
 _P2P_MECHANISMS = (2, 3)
 _NO_MECHANISM = 0xFE
-#: The common link delay service, another process, measures the delay: this port's Pdelay counters stand still.
+#: The common link delay service, another process, measures the delay: this port counts no Pdelay messages.
 _COMMON_P2P = 3
 _SYNCS_UNTIL_STALE = 3
 _REPEATS_UNTIL_UNMEASURED = 2

@@ -51,9 +51,9 @@ def test_what_limits_the_job_is_named_with_the_evidence_of_its_connections(name:
     """Of four links the right one, in one line on the terminal and on the page, from the job's own sockets."""
     case = CASES[name]()
     found = audited(case, tmp_path)
-    told = "\n".join(exposed_part_lines(found))
+    printed = "\n".join(exposed_part_lines(found))
 
-    assert found.exposed_parts is not None and found.exposed_parts.limit == case.limit, told
+    assert found.exposed_parts is not None and found.exposed_parts.limit == case.limit, printed
     assert found.network is not None
     assert sorted((link.rank, link.peer, link.address, link.interface) for link in found.network.links) == [
         (0, 1, case.pair.address(1), "eth0"),
@@ -66,7 +66,7 @@ def test_what_limits_the_job_is_named_with_the_evidence_of_its_connections(name:
         if name == "loss":
             assert link.retransmitted >= 10 and link.segments is not None and link.segments < 10_000
     (line,) = (line for line in summary(found, tmp_path) if "segments" in line or "retransmitted nothing" in line)
-    assert line in told
+    assert line in printed
     page = (tmp_path / "report.html").read_text()
     assert line.split(": ")[0] in page
     assert all(one.sent_bytes > 30 * (64 << 10) for one in found.network.interfaces) and found.network.interfaces

@@ -13,7 +13,7 @@ MS = 1_000_000
 KINDS = ("bursts", "pauses", "cores", "wander")
 
 _Slowed = tuple[int, int, float]
-"""From, until (ns), and the speed meanwhile; 0: the rank stands still."""
+"""From, until (ns), and the speed meanwhile; 0: the rank does nothing."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _bursts(dice: random.Random, node: Sequence[int], step_ns: int, lasts_ns: in
 
 
 def _pauses(dice: random.Random, node: Sequence[int], step_ns: int, lasts_ns: int) -> Iterator[tuple[int, _Slowed]]:
-    """A rank stands still: the garbage is collected, or its machine does something else."""
+    """A rank pauses: its garbage is collected, or its machine does something else."""
     for rank in node:
         now = 0.0
         while (now := now + dice.expovariate(1 / (3 * step_ns))) < lasts_ns:
@@ -74,7 +74,7 @@ def _pauses(dice: random.Random, node: Sequence[int], step_ns: int, lasts_ns: in
 
 
 def _cores(dice: random.Random, node: Sequence[int], step_ns: int, lasts_ns: int) -> Iterator[tuple[int, _Slowed]]:
-    """A scheduler places the ranks and another process anew, so that some share a core for a while."""
+    """A scheduler moves the ranks and another process, so that some share a core for a while."""
     now = 0
     while now < lasts_ns:
         until = now + round(dice.uniform(0.05, 0.6) * step_ns)

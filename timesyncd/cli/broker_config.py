@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
-from timesyncd.client.files import read_file
+from timesyncd.client.files import read_file, replacing
 from timesyncd.errors import ConfigError
 
 EXAMPLES = (
@@ -102,11 +102,8 @@ def _write_passwords(folder: Path, users: Iterable[str]) -> int:
 
 def _write(path: Path, text: str) -> None:
     """For the owner alone, and never half a file."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with replacing(path) as part, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-    part.rename(path)
 
 
 def _report(args: Namespace, users: int, new: int) -> None:

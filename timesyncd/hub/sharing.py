@@ -27,9 +27,9 @@ MAX_GAINED = 2_000
 _JOB = re.compile(rb'"uid":(\d{1,19}),"pid":-?\d{1,19},"job":"([^"\\]{1,1020})","attempt":(\d{1,19}),')
 _HEAD_BYTES = 2_048
 
-#: Of a job's states that differ in neither hub nor plan each fifth is decoded: they come each second, and 18 us or more each.
+#: A hub decodes each fifth of a job's states that differ in neither hub nor plan: one comes each second and costs 18 us or more.
 DECODED_EVERY = 5
-#: Jobs of which that is counted; with more of them all are counted anew.
+#: Jobs whose states are counted; beyond them the counts of all jobs start again at 0.
 _MAX_COUNTED_JOBS = 10_000
 _PLAN = b'"plan":{"version":'
 _MAX_PUBLISHER_BYTES = 200

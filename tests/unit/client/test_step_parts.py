@@ -72,7 +72,7 @@ def test_a_step_that_ends_inside_the_optimizer_has_its_part_until_then(clock: Cl
 
 
 def test_an_optimizer_that_an_error_ended_does_not_last_forever(clock: Clock) -> None:
-    """Torch calls no hook after an error in a step; the next step of the same optimizer begins anew."""
+    """Torch calls no hook after an error in a step; the next step of the same optimizer counts from its own begin."""
     parts, optimizer = StepParts(), object()
     clock.now_ns = 10
     parts.enter(OPTIMIZER, optimizer)

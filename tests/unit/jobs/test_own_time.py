@@ -46,7 +46,7 @@ def test_the_slow_rank_of_a_mesh_is_named_with_its_place(late: int, at: int, pla
 
 
 def test_where_a_job_has_no_groups_a_place_names_none() -> None:
-    """FSDP2 over all ranks: rank 1 is late before its first gather, which is not told apart as one "of all ranks"."""
+    """FSDP2 over all ranks: rank 1 is late before its first gather, and the place names no group."""
     mesh, (every,) = Mesh(2), groups_of("dp", (0, 1))
     for step in range(60):
         for rank in range(2):

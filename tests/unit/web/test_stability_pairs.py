@@ -105,7 +105,7 @@ async def test_nodes_with_different_references_have_no_difference(nodes: Nodes) 
 
 
 async def test_an_address_at_which_another_node_answers_is_refused(nodes: Nodes) -> None:
-    """Its offsets would be those of a clock that nobody asked for."""
+    """Its offsets would be those of another clock than the viewer selected."""
     await nodes.add_peer(-60, node="trainer-03")
     answer = await nodes.answer(f"against={OTHER}")
 
