@@ -27,7 +27,7 @@ from timesyncd.simulation.grandmaster.lies import (
     Rewriting,
     Truncated,
 )
-from timesyncd.simulation.grandmaster.mib import RecordedMib
+from timesyncd.simulation.grandmaster.mib import AgentMib, RecordedMib
 from timesyncd.simulation.grandmaster.wire import WirePdu
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "nothing_left")]
@@ -124,6 +124,51 @@ async def test_a_state_of_the_wrong_type_hides_no_other_value() -> None:
 
     assert "clock_state=undecodable(b'locked')" in sample.unknown
     assert sample.sys_descr is not None
+
+
+class TypesWrongFrom(ProtocolLie):
+    """Every INTEGER is a text after the first `honest` answers."""
+
+    def __init__(self, honest: int) -> None:
+        self._honest = honest
+        self._lie = LIES["wrong-types"]()
+
+    def mib(self, mib: AgentMib) -> AgentMib:
+        self._honest -= 1
+        return mib if self._honest >= 0 else self._lie.mib(mib)
+
+
+async def test_what_is_lost_in_the_middle_of_a_read_is_reported() -> None:
+    """Wherever a read begins to be lied to, the poll fails, or each field that differs is among the unknown ones."""
+    compared = (
+        "clock_state",
+        "clock_class",
+        "clock_accuracy",
+        "utc_offset_s",
+        "alarms",
+        "ports",
+        "references",
+        "serial",
+    )
+    failed, silent, partial = 0, [], 0
+    async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
+        honest = await read(agent)
+        for answers in range(45):
+            agent.lie = TypesWrongFrom(answers)
+            try:
+                sample = await read(agent)
+            except SourceError:
+                failed += 1
+                continue
+            differing = {field for field in compared if getattr(sample, field) != getattr(honest, field)}
+            partial += bool(differing)
+            names = [name for note in sample.unknown for name in note.partition("=")[0].split("/")]
+            reported = {name.partition(".")[0] for name in names}
+            silent += [(answers, field) for field in differing - reported]
+
+    assert silent == []
+    assert failed > 0
+    assert partial > 0
 
 
 async def test_a_grandmaster_that_stops_lying_is_read_again() -> None:
