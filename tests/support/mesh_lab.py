@@ -52,26 +52,41 @@ class Mesh:
     def meet(self, step: int, communicator: Communicator, kind: int = Kind.ALL_REDUCE) -> None:
         arrived = {rank: self.now_ns[rank] for rank in communicator.ranks}
         end_ns = max(arrived.values()) + MS // 10
-        self._put(step, communicator, {rank: (kind, at_ns, end_ns) for rank, at_ns in arrived.items()})
+        self._put(step, communicator, {rank: (kind, at_ns, at_ns, end_ns) for rank, at_ns in arrived.items()})
 
     def send(self, step: int, communicator: Communicator) -> None:
         sender, receiver = communicator.ranks
         sent_ns = self.now_ns[sender]
         received_ns = max(self.now_ns[receiver], sent_ns + MS // 10)
         ends = {
-            sender: (Kind.SEND, sent_ns, sent_ns + 1_000),
-            receiver: (Kind.RECEIVE, self.now_ns[receiver], received_ns),
+            sender: (Kind.SEND, sent_ns, sent_ns, sent_ns + 1_000),
+            receiver: (Kind.RECEIVE, self.now_ns[receiver], self.now_ns[receiver], received_ns),
         }
         self._put(step, communicator, ends)
 
-    def _put(self, step: int, communicator: Communicator, ends: Mapping[int, tuple[int, int, int]]) -> None:
+    def receive(self, communicator: Communicator, sent_ns: int) -> tuple[int, int, int, int]:
+        """The receiver waits for what was sent at that time. Returns its part for `sent`."""
+        receiver = communicator.ranks[1]
+        at_ns = self.now_ns[receiver]
+        self.now_ns[receiver] = max(at_ns, sent_ns + MS // 10)
+        return Kind.RECEIVE, at_ns, at_ns, self.now_ns[receiver]
+
+    def sent(self, step: int, communicator: Communicator, sent_ns: int, received: tuple[int, int, int, int]) -> None:
+        """The sender waits for what it gave to the transport at that time, and computed on since."""
+        sender, receiver = communicator.ranks
+        now_ns, waited_ns = self.now_ns[receiver], self.now_ns[sender]
+        self._put(step, communicator, {sender: (Kind.SEND, sent_ns, waited_ns, waited_ns + 1_000), receiver: received})
+        self.now_ns[receiver] = now_ns
+
+    def _put(self, step: int, communicator: Communicator, ends: Mapping[int, tuple[int, int, int, int]]) -> None:
+        """Of each rank: the kind, and when it arrived, only waited, and went on."""
         number = self.numbers[communicator] = self.numbers.get(communicator, -1) + 1
         arrivals = {}
-        for rank, (kind, at_ns, end_ns) in ends.items():
+        for rank, (kind, at_ns, begin_ns, end_ns) in ends.items():
             # Seconds apart, and no bound is known: no two clocks compare.
             offset_ns = AT + rank * 7_000 * MS
             arrivals[rank] = Arrival(
-                f"clock {rank}", 0, offset_ns + at_ns, offset_ns + at_ns, offset_ns + end_ns, None, 8
+                f"clock {rank}", 0, offset_ns + at_ns, offset_ns + begin_ns, offset_ns + end_ns, None, 8
             )
             self.marks[rank].append(GroupMark(communicator, number, step, kind, arrivals[rank]))
             self.now_ns[rank] = end_ns
@@ -137,6 +152,32 @@ def pipelines_by_step(
             mesh.send(step, channel)
         for rank in range(2 * replicas):
             mesh.compute(rank, work(rank, 1, step))
+        for group in dp if replicas > 1 else ():
+            mesh.meet(step, group)
+        mesh.end_step(step)
+    return mesh
+
+
+def gpipe(replicas: int, work: Callable[[int], float], batches: int = 4, steps: int = 40) -> Mesh:
+    """
+    Two stages that pass all micro-batches on before the first backward pass: `work` is what a rank's forward pass takes, its
+    backward pass twice as much. A rank computes on after it sent, and waits for all that it sent at the end of the pass.
+    """
+    mesh = Mesh(2 * replicas)
+    dp = groups_of("dp", *([2 * r + stage for r in range(replicas)] for stage in range(2)))
+    for step in range(steps):
+        for r in range(replicas):
+            for ranks, factor in (((2 * r, 2 * r + 1), 1), ((2 * r + 1, 2 * r), 2)):
+                channel = Communicator(f"pp {r}", ranks, "pp", 0)
+                sent, received = [], []
+                for _ in range(batches):
+                    mesh.compute(ranks[0], factor * work(ranks[0]))
+                    sent.append(mesh.now_ns[ranks[0]])
+                for sent_ns in sent:
+                    received.append(mesh.receive(channel, sent_ns))
+                    mesh.compute(ranks[1], factor * work(ranks[1]))
+                for sent_ns, part in zip(sent, received, strict=True):
+                    mesh.sent(step, channel, sent_ns, part)
         for group in dp if replicas > 1 else ():
             mesh.meet(step, group)
         mesh.end_step(step)

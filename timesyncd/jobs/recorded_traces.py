@@ -11,7 +11,7 @@ from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, Sync
 from timesyncd.jobs.group_recording import GroupRecording
 from timesyncd.jobs.issued_calls import unmetered_text
 from timesyncd.jobs.recording import Recording, same_step
-from timesyncd.traces.operations import RECV, SEND, Communication, RankTrace, merged
+from timesyncd.traces.operations import RECV, SEND, Communication, EndKind, RankTrace, merged
 
 #: The metered calls whose kind is not their label. What a hook does with a bucket is not known: it reduces it.
 _KINDS: dict[int, str] = {Kind.BUCKET: "all_reduce", Kind.HOOK: "all_reduce", Kind.SEND: SEND, Kind.RECEIVE: RECV}
@@ -88,7 +88,9 @@ def _calls(recording: Recording, groups: GroupRecording, rank: int) -> dict[int,
 
 def _call(kind: int, group: str, ranks: tuple[int, ...], number: int, own: Arrival) -> _Call:
     named = _KINDS.get(kind) or kind_text(kind)
-    call = Communication(named, group, ranks, number, own.arrival_ns, own.end_ns, own.bytes)
+    # Of a message that the rank did not wait for at once, the recorded end is that of its wait, later.
+    end = EndKind.SEEN if named in (SEND, RECV) else EndKind.OWN
+    call = Communication(named, group, ranks, number, own.arrival_ns, own.end_ns, own.bytes, end)
     return call, (own.begin_ns, own.end_ns)
 
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from mesh_lab import pipelines, two_by_two
+from mesh_lab import gpipe, pipelines, two_by_two
 
 from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import Kind
@@ -113,3 +113,14 @@ def test_the_messages_of_a_pipeline_are_part_of_the_replay() -> None:
 
     assert [cause.rank for cause in found.causes if cause.kind is CauseKind.RANK] == [3]
     assert found.misfit < 0.01
+
+
+def test_a_send_that_a_rank_computes_on_beside_is_over_when_it_is_received() -> None:
+    """Under GPipe a stage waits for its sends after all micro-batches: the step without the slow rank is that of the healthy job."""
+    slow = what_if(gpipe(2, lambda rank: 14.0 if rank == 3 else 10.0).recording())
+    healthy = what_if(gpipe(2, lambda rank: 10.0).recording())
+    (cause,) = slow.causes
+
+    assert (cause.kind, cause.rank, healthy.causes) == (CauseKind.RANK, 3, ())
+    assert cause.without_ns == pytest.approx(healthy.step_ns, rel=0.02)
+    assert max(slow.misfit, healthy.misfit) < 0.01

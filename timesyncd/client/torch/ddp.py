@@ -7,7 +7,7 @@ import json
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ class Buckets:
             for ready in records:
                 ready.last = record.arrival
                 steps.keep(ready)
+            torch.autograd.Variable._execution_engine.queue_callback(functools.partial(_begin_waiting, steps, records))
         return record
 
     def _count_used_parameters(self, steps: Steps) -> None:
@@ -136,6 +137,18 @@ class Buckets:
         active = torch.full((1,), float(_in_backward()), device=tensor.device)
         ddp.process_group.allreduce([active]).wait()
         return active.item()
+
+
+def _begin_waiting(steps: Steps, records: Sequence[Record]) -> None:
+    """
+    The backward pass has computed all, also what it computes behind the last bucket: gradients of inputs and of parameters
+    that are not reduced. The engine calls the reducer after this, since it called the hook before it queued its own callback.
+    """
+    with steps.safely:
+        computed = records[-1].stamps.now()
+        steps.ready(computed)
+        for record in records:
+            record.last = computed
 
 
 class HookList(list[tuple[Any, object]]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from timesyncd.client.torch.metering import StampedComm, _parameter_groups, _sta
 from timesyncd.client.torch.own_warnings import warn
 from timesyncd.client.torch.stamps import HostStamps
 from timesyncd.client.torch.steps import Record, steps_of
+from timesyncd.ipc.job_datagram import Mark
 
 
 class Rank:
@@ -40,9 +42,13 @@ class Rank:
 
     def marked(self) -> list[tuple[int, int]]:
         """Step and kind of all, after the end of the job."""
+        return [(mark.step, mark.kind) for mark in self.whole_marks()]
+
+    def whole_marks(self) -> list[Mark]:
+        """All, after the end of the job."""
         self.job.close()
         self._marks.close()
-        return [(m.step, m.kind) for m in self._marks.of["job", 0]]
+        return self._marks.of["job", 0]
 
 
 @pytest.fixture
@@ -71,6 +77,45 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
+
+
+class SlowBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        time.sleep(SLOW_S)
+        return gradient
+
+
+SLOW_S = 0.05
+
+
+# torch reads a hook's annotations, and those of this module are texts.
+def reduce_later(state, bucket):  # type: ignore[no-untyped-def]
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    threading.Timer(2 * SLOW_S, future.set_result, [bucket.buffer()]).start()
+    return future
+
+
+def test_what_a_backward_pass_computes_behind_the_last_bucket_is_no_waiting(rank: Rank) -> None:
+    """The gradient of an input is computed when all buckets are ready: the rank computes on, and waits only then."""
+    model = module()
+    optimizer = sgd(model)
+    meter_ddp(rank.job, model, optimizer, reduce_later)
+    optimizer.zero_grad()
+    slow = SlowBackward.apply(torch.ones(2, 4, requires_grad=True))  # type: ignore[no-untyped-call]
+    model(slow).sum().backward()
+    optimizer.step()
+    marks = rank.whole_marks()
+    (bucket,) = (mark for mark in marks if mark.kind == Kind.HOOK)
+    (step,) = (mark for mark in marks if mark.kind == Kind.STEP)
+
+    assert bucket.begin_ns - bucket.arrival_ns >= SLOW_S * 1e9
+    assert bucket.end_ns - bucket.arrival_ns >= 2 * SLOW_S * 1e9
+    assert step.begin_ns == bucket.begin_ns
 
 
 @pytest.mark.parametrize("found", [False, True])
