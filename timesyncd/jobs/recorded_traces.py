@@ -63,7 +63,7 @@ def _traces_in_groups(recording: Recording, groups: GroupRecording) -> list[Rank
         in_order = [each for key in sorted(kept) for each in sorted(own[key], key=lambda each: each[0].begin_ns)]
         waits = [wait for _, wait in in_order]
         communications = tuple(sorted((call for call, _ in in_order), key=lambda call: call.begin_ns))
-        busy = _between(merged(waits), communications[0].begin_ns)
+        busy = _between(merged(waits), communications)
         found.append(_rank_trace(recording, rank, communications, busy, len(kept)))
     return found
 
@@ -113,7 +113,7 @@ def _trace(recording: Recording, rank: int, steps: Sequence[Sequence[Sync]]) -> 
         kind = _KINDS.get(sync.kind) or kind_text(sync.kind)
         communications.append(Communication(kind, _GROUP, ranks, number, own.arrival_ns, own.end_ns, own.bytes))
         waits.append((own.begin_ns, own.end_ns))
-    busy = _between(merged(waits), communications[0].begin_ns)
+    busy = _between(merged(waits), communications)
     return _rank_trace(recording, rank, tuple(communications), busy, len(steps))
 
 
@@ -136,8 +136,9 @@ def _rank_trace(
     )
 
 
-def _between(waits: Sequence[tuple[int, int]], first_ns: int) -> tuple[tuple[int, int], ...]:
-    """When the rank did not wait."""
-    begins_ns = [first_ns, *(end_ns for _, end_ns in waits)]
-    found = zip(begins_ns, (begin_ns for begin_ns, _ in waits), strict=False)
+def _between(waits: Sequence[tuple[int, int]], communications: Sequence[Communication]) -> tuple[tuple[int, int], ...]:
+    """When the rank did not wait, until all was over: a rank that never waits computes throughout."""
+    begins_ns = [communications[0].begin_ns, *(end_ns for _, end_ns in waits)]
+    ends_ns = [*(begin_ns for begin_ns, _ in waits), max(call.end_ns for call in communications)]
+    found = zip(begins_ns, ends_ns, strict=True)
     return tuple((begin_ns, end_ns) for begin_ns, end_ns in found if end_ns > begin_ns)

@@ -21,8 +21,13 @@ from timesyncd.jobs.what_if import WhatIf, analyse
 MS = 1_000_000
 
 
-def recording(ranks: int, chance: random.Random, slow_ms: float = 0.0, steps: int = 60) -> Recording:
-    """Three overlapping buckets a step: a rank computes 4, 3 and 3 ms, and then 2 ms alone. Rank 1 takes `slow_ms` more before the second one."""
+def recording(
+    ranks: int, chance: random.Random, slow_ms: float = 0.0, steps: int = 60, behind_ms: float = 0.0
+) -> Recording:
+    """
+    Three overlapping buckets a step: a rank computes 4, 3 and 3 ms, `behind_ms` behind the last one, and then 2 ms alone. Rank 1
+    takes `slow_ms` more before the second one.
+    """
     syncs: list[Sync] = []
     now_ns = [0] * ranks
     for step in range(steps):
@@ -32,6 +37,7 @@ def recording(ranks: int, chance: random.Random, slow_ms: float = 0.0, steps: in
                 extra_ms = slow_ms if rank == 1 and number == 1 else 0.0
                 now_ns[rank] += round(MS * ((ms + extra_ms) * (1 + chance.gauss(0, 0.02))))
             arrived.append(list(now_ns))
+        now_ns = [each_ns + round(MS * behind_ms * (1 + chance.gauss(0, 0.02))) for each_ns in now_ns]
         end_ns = 0
         for number, at_ns in enumerate(arrived):
             end_ns = max(end_ns, *at_ns) + MS
@@ -40,7 +46,7 @@ def recording(ranks: int, chance: random.Random, slow_ms: float = 0.0, steps: in
                 for rank, ns in enumerate(at_ns)
             }
             syncs.append(Sync(step, number, Kind.BUCKET, arrivals, compare(arrivals)))
-        now_ns = [end_ns + round(2 * MS * (1 + chance.gauss(0, 0.02))) for _ in range(ranks)]
+        now_ns = [max(end_ns, each_ns) + round(2 * MS * (1 + chance.gauss(0, 0.02))) for each_ns in now_ns]
     return Recording("job", 0, ranks, {rank: RankRecord(f"node-{rank}") for rank in range(ranks)}, syncs)
 
 
@@ -60,6 +66,15 @@ def test_the_slow_rank_is_blamed_and_the_step_without_it_predicted(ranks: int) -
     assert cause.without_ns == pytest.approx(healthy.step_ns, rel=0.02)
     assert slow.step_ns == pytest.approx(healthy.step_ns + 6 * MS, rel=0.02)
     assert slow.misfit < 0.01
+
+
+def test_a_slow_rank_that_never_waits_is_blamed() -> None:
+    """All ranks compute 4 ms more behind the last bucket, in which the slow one goes on while its buckets are reduced."""
+    slow, healthy = (what_if(recording(4, random.Random(4), ms, behind_ms=4.0)) for ms in (6.0, 0.0))
+    (cause,) = slow.causes
+
+    assert (cause.kind, cause.rank, cause.unknown) == (CauseKind.RANK, 1, None)
+    assert cause.without_ns == pytest.approx(healthy.step_ns, rel=0.02)
 
 
 def test_equal_ranks_are_not_blamed() -> None:
