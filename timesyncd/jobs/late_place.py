@@ -27,7 +27,8 @@ def late_place(syncs: Sequence[Sync], step_marks: StepMarks, late: Straggler) ->
     What lies between another collective and the first bucket (a trainer's broadcast of a flag) is before the bucket.
 
     The synchronizations are in the order of (step, sync), with the times of each rank's own clock, as those of the
-    steps: a rank's update is the time from its last synchronization to the end of its step.
+    steps. A rank's update is the time to the end of its step from its last synchronization, or from its last own gradient
+    where the backward pass computes on behind that.
     """
     first = Counter(positions(step[:1])[0] for _, step in same_step(syncs)).most_common(1)
     if not first or not late.where.startswith(first[0][0]):
@@ -52,5 +53,5 @@ def _updates_ns(syncs: Sequence[Sync], step_marks: StepMarks) -> dict[int, int]:
         for rank, end_ns in ends_ns.items():
             mark = step_marks.get((rank, key))
             if mark is not None:
-                found[rank].append(mark.end_ns - end_ns)
+                found[rank].append(mark.end_ns - max(end_ns, mark.ready_ns or end_ns))
     return {rank: percentile(values, 50) for rank, values in found.items()}

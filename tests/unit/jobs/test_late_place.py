@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from timesyncd.ipc.job_datagram import Kind
@@ -44,6 +46,15 @@ def test_the_place_is_where_the_time_goes(late_ms: tuple[int, int, int], place: 
 
     assert late.rank == 1
     assert late_place(syncs, marks, late) == place
+
+
+def test_what_a_backward_pass_computes_behind_the_last_bucket_is_no_update() -> None:
+    """The gradient of an input is ready when all buckets are reduced: the update begins then."""
+    syncs, marks = job(0, 0, 12)
+    marks = {(rank, step): replace(mark, ready_ns=mark.end_ns - MS // 2) for (rank, step), mark in marks.items()}
+    (late,) = attribute(syncs, {}).stragglers
+
+    assert late_place(syncs, marks, late) == "before bucket 0"
 
 
 def test_without_marks_of_steps_the_update_is_unknown() -> None:
