@@ -140,7 +140,7 @@ def table(rows: dict[str, Rows]) -> str:
     ]
     found: dict[str, list[float]] = {"auto": [], "auto, validation": []}
     for task in ADAM_TASKS.values():
-        for ranks in (2, 4):
+        for ranks in (2, 4, 64):
             for link in LINKS:
                 cells = [task.name, str(ranks), link.name, ""]
                 for auto, kept in found.items():

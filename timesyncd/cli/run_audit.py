@@ -7,9 +7,10 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from pathlib import Path
 
-from timesyncd.cli._common import audit_extra_is_missing
+from timesyncd.cli._common import audit_extra_is_missing, is_missing
 from timesyncd.errors import TimesyncdError, TraceError
 
 EXAMPLES = (
@@ -56,13 +57,39 @@ def run(args: Namespace) -> int:
 
     marks = args.out / f"marks-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
     environ = environment(os.environ, marks, _name(command))
+    is_new = is_missing(args.out)
+    is_metered = _is_made(marks)
     try:
+        if not is_metered:
+            return run_script(command, os.environ)
         status = run_script(command, environ, args.seconds, lambda: _report(marks, args.out))
     except CommandNotStarted as error:
         print(f"timesyncd: {error}", file=sys.stderr)
         return error.status
+    finally:
+        _remove_empty(marks, *([args.out] if is_new else []))
     _report(marks, args.out)
     return status
+
+
+def _is_made(marks: Path) -> bool:
+    """Whether ranks can record to this folder. A script that would run without the audit runs where they cannot, too."""
+    try:
+        marks.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(
+            f"timesyncd run-audit: {marks}: the folder cannot be made: {error.strerror}; the script runs without an audit: give another --out",
+            file=sys.stderr,
+            flush=True,
+        )
+        return False
+    return True
+
+
+def _remove_empty(*folders: Path) -> None:
+    for folder in folders:
+        with suppress(OSError):  # it has content
+            folder.rmdir()
 
 
 def _report(marks: Path, out: Path) -> None:

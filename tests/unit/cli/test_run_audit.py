@@ -30,3 +30,27 @@ def test_a_command_that_does_not_exist_has_the_shell_s_status(
 
     assert status == 127
     assert capsys.readouterr().err.startswith("timesyncd: no-such-command: No such file")
+
+
+def test_a_folder_that_cannot_be_made_costs_the_audit_and_not_the_script(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One line before the script begins names the folder and the reason; the status is the script's."""
+    (tmp_path / "file").touch()
+    script = "import os, sys; print(os.environ.get('TIMESYNCD_RECORD')); sys.exit(3)"
+    status = main(["run-audit", "--out", str(tmp_path / "file" / "out"), "--", sys.executable, "-c", script])
+    printed = capfd.readouterr()
+
+    assert (status, printed.out) == (3, "None\n")
+    assert printed.err.count("\n") == 1
+    assert "the folder cannot be made: Not a directory; the script runs without an audit" in printed.err
+
+
+def test_nothing_is_left_where_no_rank_was_metered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither an empty folder of marks, nor the folder of the report; one that was there stays."""
+    (tmp_path / "mine").mkdir()
+    for name in ("new", "mine"):
+        main(["run-audit", "--out", str(tmp_path / name), "--", sys.executable, "-c", ""])
+
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+    assert capsys.readouterr().err.count("no rank was metered") == 2
