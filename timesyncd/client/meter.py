@@ -489,7 +489,10 @@ def _report_presence() -> None:
     while True:
         time.sleep(ARRIVAL_AFTER_NS / 1e9)
         for meter in tuple(_METERS):
-            meter.report_presence()
+            try:
+                meter.report_presence()
+            except Exception:  # noqa: BLE001  of one job; the ranks of the others are still reported
+                meter.count_lost()
 
 
 class MeteredSync:

@@ -44,6 +44,28 @@ def train(job: Job, steps: int, first: int = 0) -> None:
         job.meter.announce()
 
 
+def test_an_error_in_one_job_s_reading_does_not_end_that_of_another(folder: Path) -> None:
+    """All jobs of a process share the thread that reports presence; the failed reading is counted."""
+    failing, other = (Job(name, 0, 1, 0, runtime_dir=folder) for name in ("failing", "other"))
+    read: list[str] = []
+
+    def fail() -> None:
+        read.append("failing")
+        raise RuntimeError("no network")
+
+    for job in (failing, other):
+        train(job, 1)
+    failing.meter.each_second, other.meter.each_second = fail, lambda: read.append("other")
+    deadline = time.monotonic() + 30
+    while min(read.count("failing"), read.count("other")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    failing.close()
+    other.close()
+
+    assert min(read.count("failing"), read.count("other")) >= 2
+    assert failing.meter.lost >= other.meter.lost + 2
+
+
 def test_what_is_sent_is_recorded_too(folder: Path) -> None:
     """Datagram by datagram, in a file of this rank and process, in a folder that is made."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
