@@ -31,6 +31,8 @@ CONFIG = """
 name = "node-a"
 [web]
 port = {port}
+[store]
+path = "/var/lib/timesyncd/history.sqlite"
 [[source]]
 name = "nic"
 driver = "phc"
@@ -117,28 +119,33 @@ def test_the_image_holds_no_tools_of_its_build(builder: Builder) -> None:
 
 
 def test_the_daemon_is_healthy_and_says_that_the_clock_is_not_there(builder: Builder, tmp_path: Path) -> None:
-    """Without a device the reason of the page is what the daemon reports."""
+    """By the page's commands, with folders of the test's: it serves its segments and store there; without a device the reason is the page's."""
     port = free_port()
-    (tmp_path / "timesyncd.toml").write_text(CONFIG.format(port=port))
-    (tmp_path / "look.py").write_text(LOOK.format(port=port))
-    tmp_path.chmod(0o755)
+    (tmp_path / "etc/timesyncd").mkdir(parents=True)
+    (tmp_path / "etc/timesyncd/timesyncd.toml").write_text(CONFIG.format(port=port))
+    (tmp_path / "etc/timesyncd/look.py").write_text(LOOK.format(port=port))
+    for folder in (tmp_path, *tmp_path.rglob("*/")):
+        folder.chmod(0o755)
     container = builder.run("buildah from timesyncd:0.1.0").strip()
-    enter = f"buildah run --volume {tmp_path}:/etc/timesyncd:ro {container}"
-    daemon = builder.start(f"exec {enter} timesyncd run")
+    commands = re.sub(r"(?<= )(?=/(?:etc|run|var)/)", str(tmp_path), block("install --directory").commands)
+    daemon = builder.start(f"container={container}\n" + commands.replace("buildah run", "exec buildah run"))
+    look = f"buildah run --volume {tmp_path}/etc/timesyncd:/etc/timesyncd:ro {container} python3 /etc/timesyncd/look.py"
     try:
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
-            seen = builder.run(f"{enter} python3 /etc/timesyncd/look.py 2>&1 || true").splitlines()
+            seen = builder.run(f"{look} 2>&1 || true").splitlines()
             if seen[0] == "ok" and seen[1]:
                 break
             assert daemon.poll() is None and time.monotonic() < deadline_s, seen
             time.sleep(0.5)
+        made = {path.name for folder in ("run", "var/lib") for path in (tmp_path / folder / "timesyncd").iterdir()}
     finally:
         daemon.terminate()
         daemon.communicate(timeout=60)
 
     shown = block("nic  phc").text.split()
     assert seen[1] == " ".join(shown[2:])
+    assert {"job.sock", "history.sqlite"} <= made
 
 
 def instructions(keyword: str) -> list[str]:
