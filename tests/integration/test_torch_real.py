@@ -86,14 +86,13 @@ def test_the_meter_changes_no_bit_of_three_ranks() -> None:
     )
 
 
-def test_a_bucket_waits_from_the_last_one_s_readiness_on(ran: Ran) -> None:
-    """What lay before it was hidden behind the backward pass; the step has the time of the last gradient."""
+def test_a_bucket_waits_from_the_end_of_the_backward_pass_on(ran: Ran) -> None:
+    """What lay before it was hidden behind the backward pass, which ends behind the last bucket; the step has that time."""
     for _, marks in groupby(ran.marked("bits plain"), key=lambda m: m.step):
         *buckets, step = marks
-        ready_ns = max(m.arrival_ns for m in buckets)
-        assert [m.begin_ns for m in buckets] == [min(m.end_ns, ready_ns) for m in buckets]
+        assert [m.begin_ns for m in buckets] == [min(m.end_ns, step.begin_ns) for m in buckets]
         assert step.kind == Kind.STEP
-        assert step.arrival_ns <= step.begin_ns == ready_ns <= step.end_ns
+        assert step.arrival_ns <= max(m.arrival_ns for m in buckets) <= step.begin_ns <= step.end_ns
 
 
 def test_a_sparse_bucket_has_a_size(ran: Ran) -> None:
