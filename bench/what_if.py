@@ -3,9 +3,9 @@ The step that `timesyncd audit --from` predicts without a cause, against the sam
 
     python bench/what_if.py [--runs 3] [--steps 80] [--json]
 
-Each kind of cause is run with it and without it, in turns. The ratio is the predicted step over the mean of the healthy run before and
-the one after, both by the ranks' own wall time, and metered as the recorded run is. The goal is within 2 %. Processes that only spin, under SCHED_IDLE, keep the cores awake:
-else a virtual machine's host returns a core late, and two healthy runs differ by more than the goal. Takes a quarter of an hour.
+For each kind of cause three jobs run under `run-audit`: without the cause, with it, and without it again. The ratio is the predicted step over the
+mean step of the two jobs without the cause, by the wall time of their ranks. The goal is 1 within 2 %. Processes that only spin, under SCHED_IDLE, keep the
+cores awake: without them the host of a virtual machine returns a core late, and the two jobs differ by more than the goal. It takes half an hour.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ def measured(kind: Kind, steps: int, folder: str) -> dict[str, object]:
     before_ms = run(kind.healthy, steps, folder, "before")
     with_cause_ms = run((*kind.healthy, *kind.cause), steps, folder, "recorded")
     after_ms = run(kind.healthy, steps, folder, "after")
-    told = json.loads(
+    report = json.loads(
         ended([sys.executable, "-m", "timesyncd", "audit", "--from", "recorded", "--out", "blamed", "--json"], folder)
     )
     healthy_ms = (before_ms + after_ms) / 2
-    predicted_ns = told["without_causes_ns"]
+    predicted_ns = report["without_causes_ns"]
     causes = [
-        (each["kind"], each.get("rank") if each["kind"] == "rank" else each.get("stage")) for each in told["causes"]
+        (each["kind"], each.get("rank") if each["kind"] == "rank" else each.get("stage")) for each in report["causes"]
     ]
     return {
         "kind": kind.text,
@@ -98,7 +98,7 @@ def measured(kind: Kind, steps: int, folder: str) -> dict[str, object]:
         "predicted_ms": None if predicted_ns is None else predicted_ns / 1e6,
         "ratio": None if predicted_ns is None or not causes else predicted_ns / 1e6 / healthy_ms,
         "is_named": causes == [kind.named],
-        "headline": told["headline"],
+        "headline": report["headline"],
     }
 
 

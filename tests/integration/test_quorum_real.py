@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.integration
 CHILD = Path(__file__).with_name("quorum_child.py")
 RANKS, H, LR = 3, 2, 0.125
 DEADLINE_S = 180
+HOSTING = [sys.executable, "-m", "timesyncd.training.torch.quorum_store"]
 
 
 @dataclass
@@ -68,8 +70,7 @@ class Ranks:
 @contextmanager
 def job(folder: Path, policy: str) -> Iterator[Ranks]:
     """A store of its own process, so that no rank's loss ends it."""
-    hosting = [sys.executable, "-m", "timesyncd.training.torch.quorum_store"]
-    with subprocess.Popen(hosting, stdout=subprocess.PIPE, text=True) as store:
+    with subprocess.Popen(HOSTING, stdout=subprocess.PIPE, text=True) as store:
         assert store.stdout is not None
         ranks = Ranks(folder, int(store.stdout.readline()), policy)
         try:
@@ -79,6 +80,27 @@ def job(folder: Path, policy: str) -> Iterator[Ranks]:
                 process.kill()
                 process.communicate()
             store.kill()
+
+
+@pytest.mark.parametrize("port", ["x", "70000", "-1"])
+def test_the_store_refuses_what_is_no_port(port: str) -> None:
+    """The last line names the argument and the numbers that it takes."""
+    done = subprocess.run([*HOSTING, "--", port], check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(f"{port!r} is no port: give a number from 0 to 65535")
+
+
+def test_the_store_names_a_port_that_another_process_has() -> None:
+    """One line, and no traceback of torch."""
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        port = other.getsockname()[1]
+        done = subprocess.run([*HOSTING, str(port)], check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("[")]  # torch's own log
+
+    assert done.returncode == 1
+    assert len(lines) == 1
+    assert f"cannot listen on port {port}: " in lines[0]
 
 
 def expected(lines: list[dict[str, Any]], outer: tuple[float, float]) -> Iterator[float]:

@@ -58,9 +58,9 @@ def run(args: Namespace) -> int:
     marks = args.out / f"marks-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
     environ = environment(os.environ, marks, _name(command))
     is_new = is_missing(args.out)
-    is_metered = _is_made(marks)
+    can_record = _created(marks)
     try:
-        if not is_metered:
+        if not can_record:
             return run_script(command, os.environ)
         status = run_script(command, environ, args.seconds, lambda: _report(marks, args.out))
     except CommandNotStarted as error:
@@ -72,13 +72,13 @@ def run(args: Namespace) -> int:
     return status
 
 
-def _is_made(marks: Path) -> bool:
-    """Whether ranks can record to this folder. A script that would run without the audit runs where they cannot, too."""
+def _created(marks: Path) -> bool:
+    """Whether ranks can record to this folder; if not, prints why. The script runs in both cases."""
     try:
         marks.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         print(
-            f"timesyncd run-audit: {marks}: the folder cannot be made: {error.strerror}; the script runs without an audit: give another --out",
+            f"timesyncd run-audit: cannot create {marks}: {error.strerror}; the script runs without an audit; name another folder with --out",
             file=sys.stderr,
             flush=True,
         )

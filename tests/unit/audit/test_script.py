@@ -88,7 +88,7 @@ def test_the_status_outlives_the_report(tmp_path: Path, capfd: pytest.CaptureFix
     status = main(["run-audit", "--out", str(tmp_path / "out"), "--", PYTHON, "-c", "raise SystemExit(3)"])
 
     assert status == 3
-    assert capfd.readouterr().err.endswith("the script runs without an audit: give another --out\n")
+    assert capfd.readouterr().err.endswith("the script runs without an audit; name another folder with --out\n")
 
 
 def test_output_and_input_pass_through(tmp_path: Path) -> None:

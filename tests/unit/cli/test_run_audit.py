@@ -32,7 +32,7 @@ def test_a_command_that_does_not_exist_has_the_shell_s_status(
     assert capsys.readouterr().err.startswith("timesyncd: no-such-command: No such file")
 
 
-def test_a_folder_that_cannot_be_made_costs_the_audit_and_not_the_script(
+def test_a_folder_that_cannot_be_created_costs_the_audit_and_not_the_script(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One line before the script begins names the folder and the reason; the status is the script's."""
@@ -43,7 +43,8 @@ def test_a_folder_that_cannot_be_made_costs_the_audit_and_not_the_script(
 
     assert (status, printed.out) == (3, "None\n")
     assert printed.err.count("\n") == 1
-    assert "the folder cannot be made: Not a directory; the script runs without an audit" in printed.err
+    assert printed.err.startswith(f"timesyncd run-audit: cannot create {tmp_path}/file/out/marks-")
+    assert "Not a directory; the script runs without an audit" in printed.err
 
 
 def test_nothing_is_left_where_no_rank_was_metered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """
 Hosts the store of the quorums, apart from all ranks: `python -m timesyncd.training.torch.quorum_store [PORT]`.
 
-It prints its port (0, the default: a free one), and serves until it is ended. Exit status 1: the port cannot be had; 2: usage error.
+It prints its port (0, the default: a free one), and serves until it is ended. Exit status 1: it cannot listen on the port; 2: usage error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
         store = TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
     except DistNetworkError as error:
         reason = str(error).partition("\n")[0]
-        print(f"{parser.prog}: port {port} cannot be had: {reason}; name another one", file=sys.stderr)
+        print(f"{parser.prog}: cannot listen on port {port}: {reason}; give another port", file=sys.stderr)
         return 1
     print(store.port, flush=True)
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
