@@ -20,15 +20,16 @@ from datetime import UTC, datetime, timedelta
 
 import aiohttp
 
-#: Path, and seconds from one request to the next.
-REQUESTS = (
-    ("api/v1/fleet/overview", 2.0),
-    ("api/v1/nodes?limit=50", 2.0),
-    ("api/v1/fleet/map", 10.0),
-    ("api/v1/events?limit=25", 10.0),
-    ("api/v1/series?subject=fleet&points=600", 15.0),
-    ("api/v1/fleet/racks?points=240", 15.0),
-)
+#: Seconds from one request of a path to the next; what a real page sends, `page_cost.py` prints.
+Requests = dict[str, float]
+REQUESTS: Requests = {
+    "api/v1/fleet/overview": 2.0,
+    "api/v1/nodes?limit=50": 2.0,
+    "api/v1/fleet/map": 10.0,
+    "api/v1/events?limit=25": 10.0,
+    "api/v1/series?subject=fleet&points=600": 15.0,
+    "api/v1/fleet/racks?points=240": 15.0,
+}
 CHART_S = 900
 RETRY_S = 5.0
 LOOK_EVERY_S = 0.02
@@ -45,8 +46,8 @@ def path_now(path: str) -> str:
 class Browsers:
     """What all of them measured."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, requests: Requests, stream: str) -> None:
+        self._url, self._requests, self._stream = url, requests, stream
         self.streams = 0
         self.begin()
 
@@ -61,8 +62,10 @@ class Browsers:
         """One browser, for ever."""
         timeout = aiohttp.ClientTimeout(total=30)
         async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
-            group.create_task(self._watch(session))
-            due = [(time.monotonic() + random.uniform(0, every_s), path, every_s) for path, every_s in REQUESTS]
+            if self._stream:
+                group.create_task(self._watch(session))
+            now_s = time.monotonic()
+            due = [(now_s + random.uniform(0, every_s), path, every_s) for path, every_s in self._requests.items()]
             while True:
                 due.sort()
                 at_s, path, every_s = due[0]
@@ -90,7 +93,7 @@ class Browsers:
     async def _watch(self, session: aiohttp.ClientSession) -> None:
         while True:
             try:
-                async with session.get(f"{self._url}events", timeout=aiohttp.ClientTimeout(None)) as response:
+                async with session.get(self._url + self._stream, timeout=aiohttp.ClientTimeout(None)) as response:
                     if response.status == 200:
                         self.streams += 1
                         async for chunk in response.content.iter_any():
@@ -134,8 +137,7 @@ def quantile(numbers: list[float], share: float) -> float | None:
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 3) if ordered else None
 
 
-async def measure(url: str, count: int, probe: str) -> None:
-    browsers = Browsers(url)
+async def measure(browsers: Browsers, count: int, probe: str) -> None:
     tasks = [
         asyncio.create_task(browsers.probe(probe)),
         *(asyncio.create_task(browsers.browse()) for _ in range(count)),
@@ -156,8 +158,10 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--browsers", type=int, required=True)
     parser.add_argument("--probe", required=True, help="the node whose states are looked for")
+    parser.add_argument("--requests", type=json.loads, default=REQUESTS, help="as JSON: seconds by path")
+    parser.add_argument("--stream", default="events", help="the path that each browser holds open; empty: none")
     args = parser.parse_args()
-    asyncio.run(measure(args.url, args.browsers, args.probe))
+    asyncio.run(measure(Browsers(args.url, args.requests, args.stream), args.browsers, args.probe))
 
 
 if __name__ == "__main__":

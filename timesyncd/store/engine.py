@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -83,23 +83,28 @@ def writer_engine(location: StoreLocation, *, durable: bool = False) -> Engine:
 
 def reader_engine(location: StoreLocation) -> Engine:
     """Reads while the writer writes, and writes nothing. Raises StoreError if the store does not exist or cannot be read."""
+    if location.path is not None:
+        _require_file(location.path)
+    return _reader_engine(location)
+
+
+@lru_cache(maxsize=8)
+def _reader_engine(location: StoreLocation) -> Engine:
+    """An engine keeps the statements that it compiled, and with NullPool no connection."""
     if location.url is not None:
         return _postgresql_engine(location.url, location.password, read_only=True, poolclass=NullPool)
     assert location.path is not None
-    return _sqlite_reader(location.path)
+    return create_engine("sqlite://", creator=partial(_sqlite_reader, location.path), poolclass=NullPool)
 
 
 @contextmanager
 def reading(location: StoreLocation) -> Iterator[Connection]:
     """A read-only connection. Raises StoreError, also for a database error inside the block."""
-    engine = reader_engine(location)
     try:
-        with engine.connect() as connection:
+        with reader_engine(location).connect() as connection:
             yield connection
     except SQLAlchemyError as error:
         raise store_error(location, error) from error
-    finally:
-        engine.dispose()
 
 
 def identity(location: StoreLocation) -> int:
@@ -207,13 +212,8 @@ def _sqlite_writer(path: Path, *, durable: bool) -> Engine:
     return engine
 
 
-def _sqlite_reader(path: Path) -> Engine:
-    """
-    Raises StoreError if the file does not exist, or is in a folder that may not be entered.
-
-    SQLite must create the log of a file at rest (its daemon stopped cleanly), which needs write access to the folder.
-    No process writes to such a file, so it is opened as immutable, without a log.
-    """
+def _require_file(path: Path) -> None:
+    """Raises StoreError if the file does not exist, or is in a folder that may not be entered."""
     try:
         is_file = stat.S_ISREG(path.stat().st_mode)
     except PermissionError as error:
@@ -222,15 +222,18 @@ def _sqlite_reader(path: Path) -> Engine:
         raise StoreError(f"{path}: no such store; `timesyncd run` creates it") from error
     if not is_file:  # SQLite would wait for ever for a FIFO's writer
         raise StoreError(f"{path}: not a regular file; give the store's file, as [store] path names it")
+
+
+def _sqlite_reader(path: Path) -> sqlite3.Connection:
+    """
+    SQLite must create the log of a file at rest (its daemon stopped cleanly), which needs write access to the folder.
+    No process writes to such a file, so it is opened as immutable, without a log.
+    """
     at_rest = not wal_of(path).exists()
     uri = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if at_rest else ''}"
-
-    def open_reader() -> sqlite3.Connection:
-        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S)
-        connection.text_factory = LENIENT_TEXT
-        return connection
-
-    return create_engine("sqlite://", creator=open_reader, poolclass=NullPool)
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S)
+    connection.text_factory = LENIENT_TEXT
+    return connection
 
 
 #: Longer than any statement of the writer takes; a migration has no limit.

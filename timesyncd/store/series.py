@@ -18,6 +18,7 @@ Record = dict[str, Any]
 
 #: One minute with its grace period, at about 100 samples a second.
 _MAX_TAIL_ROWS = 10_000
+_KEY = (rollup.c.node, rollup.c.source, rollup.c.quantity)
 _COLUMNS = ("realtime_ns", "span_s", "minimum", "maximum", "mean", "p50", "p99", "count")
 
 
@@ -47,12 +48,18 @@ def series(
 def rollup_sources(location: StoreLocation, node: str | None = None) -> dict[str, list[str]]:
     """The rolled-up quantities of each source of a node (None: the store's own node). Raises StoreError."""
     known: dict[str, list[str]] = {}
-    columns = (rollup.c.node, rollup.c.source, rollup.c.quantity)
     with reading(location) as connection:
         of = local_node(connection) if node is None else node
-        for _, source, quantity in distinct_keys(connection, *columns, of=(of,)) if of is not None else ():
+        for _, source, quantity in distinct_keys(connection, *_KEY, of=(of,)) if of is not None else ():
             known.setdefault(source, []).append(quantity)
     return known
+
+
+def rollup_quantities(location: StoreLocation, node: str, source: str) -> list[str]:
+    """The rolled-up quantities of one source: a hub has hundreds, of which `rollup_sources` seeks each. Raises StoreError."""
+    with reading(location) as connection:
+        keys = distinct_keys(connection, *_KEY, of=(node, source))
+        return [quantity for _, _, quantity in keys]
 
 
 class _SeriesQuery:

@@ -32,7 +32,7 @@ from timesyncd.store import grids
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.grids import NS_PER_MS, Envelope, Grid, envelope
 from timesyncd.store.hub_sources import FLEET_SOURCE, job_source, rack_source
-from timesyncd.store.series import Record, rollup_sources, series
+from timesyncd.store.series import Record, rollup_quantities, rollup_sources, series
 from timesyncd.web.api import STORE, VIEW, not_found
 from timesyncd.web.query import JOB_ID, NAME, Query, TimeRangeQuery, require_integer
 from timesyncd.web.responses import error_response, message_response, no_grandmaster
@@ -138,11 +138,10 @@ def _records(place: StoreLocation, query: SeriesQuery, own: str, grid: Grid) -> 
             found[CLIENTS] = grids.client_counts(place, query.name or "", grid)
         return found
     node = query.name or own if query.subject == "node" else own
-    known = rollup_sources(place, node)
     source = {"fleet": FLEET_SOURCE, "job": job_source(query.name or "")}.get(query.subject) or query.source
     if source is None:
-        source = next((name for name, stored in known.items() if "path_delay_ns" in stored), next(iter(known), ""))
-    wanted = query.wanted or known.get(source, [])
+        source = _first_source(place, node)
+    wanted = query.wanted or rollup_quantities(place, node, source)
     rows = max(2_000, RECORDS_PER_POINT * grid.steps)
     found = {
         name: series(place, node, source, name, grid.begin_ns, grid.end_ns, rows)
@@ -151,6 +150,12 @@ def _records(place: StoreLocation, query: SeriesQuery, own: str, grid: Grid) -> 
     }
     wants_terms = query.quantities is None or any(name.startswith(TERM) for name in wanted)
     return found | (_terms(place, source, grid) if wants_terms and node == own and query.subject == "node" else {})
+
+
+def _first_source(place: StoreLocation, node: str) -> str:
+    """The first one of a clock; empty: the node has none."""
+    known = rollup_sources(place, node)
+    return next((name for name, stored in known.items() if "path_delay_ns" in stored), next(iter(known), ""))
 
 
 def _terms(place: StoreLocation, source: str, grid: Grid) -> dict[str, list[Record]]:
