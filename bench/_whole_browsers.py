@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import sys
 import time
@@ -20,17 +21,20 @@ from datetime import UTC, datetime, timedelta
 
 import aiohttp
 
-#: Seconds from one request of a path to the next; what a real page sends, `page_cost.py` prints.
-Requests = dict[str, float]
+#: Of each path the seconds from one request to the next, and how old an answer the page accepts, in seconds.
+#: What a real page sends, `page_cost.py` prints.
+Requests = dict[str, tuple[float, int]]
 REQUESTS: Requests = {
-    "api/v1/fleet/overview": 2.0,
-    "api/v1/nodes?limit=50": 2.0,
-    "api/v1/fleet/map": 10.0,
-    "api/v1/events?limit=25": 10.0,
-    "api/v1/series?subject=fleet&points=600": 15.0,
-    "api/v1/fleet/racks?points=240": 15.0,
+    "api/v1/fleet/overview?findings=0": (2.0, 1),
+    "api/v1/nodes?limit=50": (2.0, 1),
+    "api/v1/fleet/map": (10.0, 1),
+    "api/v1/findings/handled": (10.0, 0),
+    "api/v1/series?subject=fleet&points=600": (15.0, 5),
+    "api/v1/fleet/racks?points=240": (15.0, 5),
 }
 CHART_S = 900
+#: A chart's span ends at a multiple of this, as the page has it.
+SPAN_STEP_S = 5
 RETRY_S = 5.0
 LOOK_EVERY_S = 0.02
 
@@ -39,7 +43,7 @@ def path_now(path: str) -> str:
     """With the span of time that a chart requests."""
     if "points=" not in path:
         return path
-    now = datetime.now(UTC).replace(microsecond=0, tzinfo=None)
+    now = datetime.fromtimestamp(math.ceil(time.time() / SPAN_STEP_S) * SPAN_STEP_S, UTC).replace(tzinfo=None)
     return f"{path}&since={(now - timedelta(seconds=CHART_S)).isoformat()}Z&until={now.isoformat()}Z"
 
 
@@ -65,19 +69,21 @@ class Browsers:
             if self._stream:
                 group.create_task(self._watch(session))
             now_s = time.monotonic()
-            due = [(now_s + random.uniform(0, every_s), path, every_s) for path, every_s in self._requests.items()]
+            due = [(now_s + random.uniform(0, every_s), path) for path, (every_s, _) in self._requests.items()]
             while True:
                 due.sort()
-                at_s, path, every_s = due[0]
+                at_s, path = due[0]
+                every_s, max_age_s = self._requests[path]
                 await asyncio.sleep(at_s - time.monotonic())
                 began_s = time.monotonic()
-                await self._get(session, path)
+                await self._get(session, path, max_age_s)
                 self.seconds.append(time.monotonic() - began_s)
-                due[0] = (began_s + every_s, path, every_s)
+                due[0] = (began_s + every_s, path)
 
-    async def _get(self, session: aiohttp.ClientSession, path: str) -> bytes:
+    async def _get(self, session: aiohttp.ClientSession, path: str, max_age_s: int = 0) -> bytes:
+        headers = {"Cache-Control": f"max-age={max_age_s}"} if max_age_s else {}
         try:
-            async with session.get(self._url + path_now(path)) as response:
+            async with session.get(self._url + path_now(path), headers=headers) as response:
                 body = await response.read()
                 self.bytes += len(body)
                 if response.status == 200:
@@ -158,7 +164,7 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--browsers", type=int, required=True)
     parser.add_argument("--probe", required=True, help="the node whose states are looked for")
-    parser.add_argument("--requests", type=json.loads, default=REQUESTS, help="as JSON: seconds by path")
+    parser.add_argument("--requests", type=json.loads, default=REQUESTS, help="as JSON")
     parser.add_argument("--stream", default="events", help="the path that each browser holds open; empty: none")
     args = parser.parse_args()
     asyncio.run(measure(Browsers(args.url, args.requests, args.stream), args.browsers, args.probe))

@@ -48,18 +48,23 @@ class Cost(NamedTuple):
 async def requests_of(page: Page, url: str) -> tuple[str, Requests]:
     """The path of the page's stream, and what it requests of the API besides."""
     await asyncio.sleep(SETTLE_S)
-    stream = next(path for path in await sent_by(page, url) if path.startswith("events"))
+    stream = next(path for path, _ in await sent_by(page, url) if path.startswith("events"))
     await asyncio.sleep(RECORD_S)
-    sent = Counter(await sent_by(page, url))
-    return stream, {path: RECORD_S / count for path, count in sorted(sent.items())}
+    sent = await sent_by(page, url)
+    accepted, counts = dict(sent), Counter(path for path, _ in sent)
+    return stream, {path: (RECORD_S / count, accepted[path]) for path, count in sorted(counts.items())}
 
 
-async def sent_by(page: Page, url: str) -> list[str]:
-    """The paths requested since the last call, without the span of time of a chart's request."""
+async def sent_by(page: Page, url: str) -> list[tuple[str, int]]:
+    """The paths requested since the last call, without the span of time of a chart's request, and the age that the page accepts."""
     await page.evaluate("1")  # the browser's messages are read up to a command's answer
-    sent = [event["params"]["request"]["url"] for event in page.network if "request" in event["params"]]
+    sent = [event["params"]["request"] for event in page.network if "request" in event["params"]]
     page.network.clear()
-    return [without_span(each.removeprefix(url)) for each in sent if each.startswith(url)]
+    return [
+        (without_span(each["url"].removeprefix(url)), int(each["headers"].get("Cache-Control", "=0").partition("=")[2]))
+        for each in sent
+        if each["url"].startswith(url)
+    ]
 
 
 def without_span(path: str) -> str:
@@ -96,12 +101,13 @@ async def costs(pid: int, url: str, nodes: int) -> None:
         await page.command("Page.navigate", url=url)
         stream, requests = await requests_of(page, url)
         print(
-            f"{nodes:6} nodes: a page requests " + ", ".join(f"{path} each {s:.1f} s" for path, s in requests.items())
+            f"{nodes:6} nodes: a page requests "
+            + ", ".join(f"{path} each {s:.1f} s" for path, (s, _) in requests.items())
         )
         alone = await measured(pid, None)
         show(nodes, "one Chromium", alone, None)
-        a_second = sum(1 / every_s for every_s in requests.values())
-        base = await with_clients(pid, url, "", {STATIC: 1 / a_second})
+        a_second = sum(1 / every_s for every_s, _ in requests.values())
+        base = await with_clients(pid, url, "", {STATIC: (1 / a_second, 0)})
         show(nodes, f"one Chromium, {CLIENTS} clients of a static page", base, alone)
         cost = await with_clients(pid, url, stream, requests)
         show(nodes, f"one Chromium, {CLIENTS} clients of the page", cost, alone)

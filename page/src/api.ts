@@ -8,23 +8,33 @@ export const ROOT = typeof document === "undefined" ? "/" : new URL(document.doc
 /** A daemon that is stopped, and a connection of which the other end is gone, answer nothing at all. */
 const ANSWER_WITHIN_MS = 20_000;
 
+/** An answer so old may come from one that the daemon computed for another viewer. */
+const SHARED_S = 1;
+
 /** The JSON body of a GET, or null where it fails or takes too long. A 401 opens the log-in page, which leads back here. */
 export async function fetchJson<T>(path: string, withinMs = ANSWER_WITHIN_MS): Promise<T | null> {
-  const response = await fetch(ROOT + path, { signal: AbortSignal.timeout(withinMs) }).catch(() => null);
+  return (await fetchAged<T>(path, 0, withinMs)).body;
+}
+
+/** The same, of which the daemon may have computed the answer up to `maxAgeS` ago. `ageMs`: at most how long ago. */
+export async function fetchAged<T>(path: string, maxAgeS: number, withinMs = ANSWER_WITHIN_MS): Promise<{ body: T | null; ageMs: number }> {
+  const headers = maxAgeS > 0 ? { "Cache-Control": `max-age=${maxAgeS}` } : undefined;
+  const response = await fetch(ROOT + path, { headers, signal: AbortSignal.timeout(withinMs) }).catch(() => null);
   if (response?.status === 401) location.assign(`${ROOT}login?next=${encodeURIComponent(location.pathname.slice(ROOT.length) + location.search)}`);
-  return response?.ok ? ((await response.json().catch(() => null)) as T | null) : null;
+  const body = response?.ok ? ((await response.json().catch(() => null)) as T | null) : null;
+  return { body, ageMs: 1_000 * Number(response?.headers.get("Age") ?? 0) };
 }
 
 /**
  * Requests one path periodically while the page is visible, and not again before it answers. A new path is requested at
- * once, and a late response to an older one is dropped.
+ * once, and a late response to an older one is dropped. `onResponse` gets when the daemon computed the answer, at the earliest.
  */
 export class Poll<T> {
   private path: string | null = null;
   private requestedAt = -Infinity;
   private waiting = 0;
 
-  constructor(private readonly intervalMs: number, private readonly onResponse: (body: T | null, now: number) => void) {}
+  constructor(private readonly intervalMs: number, private readonly onResponse: (body: T | null, computedAt: number) => void, private readonly maxAgeS = SHARED_S) {}
 
   /** Call it often. With the path null it requests nothing. */
   tick(path: string | null, now: number): void {
@@ -33,9 +43,9 @@ export class Poll<T> {
     if (path === null || (!isNew && (document.hidden || this.waiting > 0 || now - this.requestedAt < this.intervalMs))) return;
     this.requestedAt = now;
     this.waiting += 1;
-    void fetchJson<T>(path).then((body) => {
+    void fetchAged<T>(path, this.maxAgeS).then(({ body, ageMs }) => {
       this.waiting -= 1;
-      if (this.path === path) this.onResponse(body, performance.now());
+      if (this.path === path) this.onResponse(body, performance.now() - ageMs);
     });
   }
 }
@@ -50,15 +60,15 @@ export class PagedList<T> {
   private readonly poll: Poll<List<T>>;
 
   constructor(intervalMs: number, private readonly previousButton: HTMLButtonElement, private readonly nextButton: HTMLButtonElement) {
-    this.poll = new Poll<List<T>>(intervalMs, (body, now) => this.update(body, now));
+    this.poll = new Poll<List<T>>(intervalMs, (body, computedAt) => this.update(body, computedAt));
     previousButton.addEventListener("click", () => this.cursors.pop());
     nextButton.addEventListener("click", () => this.next !== null && this.cursors.push(this.next));
   }
 
-  private update(body: List<T> | null, now: number): void {
+  private update(body: List<T> | null, computedAt: number): void {
     this.items = body?.items ?? null;
     this.next = body?.next ?? null;
-    this.receivedAt = now;
+    this.receivedAt = computedAt;
     this.nextButton.disabled = this.next === null;
   }
 

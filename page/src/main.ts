@@ -29,7 +29,7 @@ const node = new NodeView();
 const grandmaster = new GrandmasterView();
 const job = new JobView();
 const timeline = new TimelineView();
-const handled = new Poll<List<HandledFinding>>(HANDLED_EVERY_MS, (body) => { state.handled = body?.items ?? []; });
+const handled = new Poll<List<HandledFinding>>(HANDLED_EVERY_MS, (body) => { state.handled = body?.items ?? []; }, 0);
 let lastReceivedAt: number | null = null;
 let lastRealtimeNs = 0;
 let fault = "";

@@ -1,6 +1,6 @@
 // The past of a subject on one grid, as the daemon answers it by range and resolution.
 
-import { fetchJson } from "./api.ts";
+import { fetchAged } from "./api.ts";
 import { place } from "./place.ts";
 import { withGaps, type Table } from "./track.ts";
 
@@ -18,6 +18,8 @@ export type Wanted = [quantity: string, part: "minimum" | "median" | "maximum", 
 /** About one step for each two pixels of a wide chart. */
 const POINTS = 600;
 const REFRESH_MS = 15_000;
+/** A chart may be so old. */
+const SHARED_S = 5;
 
 /**
  * The wanted columns; a quantity that is not stored is a column of nulls. A source that gives a value every few steps is no
@@ -35,9 +37,9 @@ export function tableOf(answer: SeriesAnswer | null, wanted: Wanted[]): Table {
   return { times: rows.times, values: values.map((column) => rows.values.map((step) => (step === null ? null : (column[step] ?? null)))) };
 }
 
-/** The address's range as parameters of a request. */
+/** The address's range as parameters of a request. A live one ends up to SHARED_S from now, so that all viewers request the same. */
 export function spanQuery(extra: Record<string, string>): URLSearchParams {
-  const [from, to] = place.limits(Date.now());
+  const [from, to] = place.limits(Math.ceil(Date.now() / (1_000 * SHARED_S)) * 1_000 * SHARED_S);
   return new URLSearchParams({ ...extra, since: new Date(from).toISOString(), until: new Date(to).toISOString() });
 }
 
@@ -53,7 +55,7 @@ export class RangeRequest<T> {
     const request = JSON.stringify([subject, place.range]);
     if (subject === null || (request === this.requested && (document.hidden || now - this.requestedAt < this.everyMs))) return;
     Object.assign(this, { requested: request, requestedAt: now });
-    void fetchJson<T>(this.path(subject), this.withinMs).then((answer) => {
+    void fetchAged<T>(this.path(subject), SHARED_S, this.withinMs).then(({ body: answer }) => {
       if (request !== this.requested) return;
       if (answer === null) this.requestedAt = Math.min(this.requestedAt, performance.now() - this.everyMs + REFRESH_MS); // a refusal is for now
       this.onAnswer(answer);

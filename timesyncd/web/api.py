@@ -48,10 +48,11 @@ from timesyncd.web.query import (
     encode_cursor,
 )
 from timesyncd.web.responses import (
+    Answer,
     error_response,
-    json_response,
-    list_response,
-    message_response,
+    json_answer,
+    list_answer,
+    message_answer,
     no_grandmaster,
     not_found_response,
     paginate,
@@ -64,45 +65,45 @@ VIEW = web.AppKey("view", View)
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-async def node(request: web.Request, _query: Query) -> web.Response:
-    return message_response(request, request.app[VIEW].node())
+async def node(request: web.Request, _query: Query) -> Answer:
+    return message_answer(request.app[VIEW].node())
 
 
-async def build(request: web.Request, _query: Query) -> web.Response:
+async def build(request: web.Request, _query: Query) -> Answer:
     this = this_build()
     own = request.app[VIEW].node().node
-    return message_response(request, BuildInfo(version=this.version, commit=this.commit, python=this.python, node=own))
+    return message_answer(BuildInfo(version=this.version, commit=this.commit, python=this.python, node=own))
 
 
-async def nodes(request: web.Request, query: NodesQuery) -> web.Response:
+async def nodes(request: web.Request, query: NodesQuery) -> Answer:
     view = request.app[VIEW]
     node_filter = NodeFilter(query.status, query.grandmaster, query.topology, query.q)
     names, next = paginate(view.node_names(node_filter), lambda name: (name,), query)
-    return list_response(request, view.nodes(names), next)
+    return list_answer(request, view.nodes(names), next)
 
 
-async def node_named(request: web.Request, _query: Query) -> web.Response:
+async def node_named(request: web.Request, _query: Query) -> Answer:
     view, name = request.app[VIEW], request.match_info["name"]
     found = view.nodes([name])
-    return message_response(request, found[0]) if found else not_found("node", name, view.node_names())
+    return message_answer(found[0]) if found else not_found("node", name, view.node_names())
 
 
-async def fleet(request: web.Request, _query: Query) -> web.Response:
-    return message_response(request, request.app[VIEW].fleet())
+async def fleet(request: web.Request, _query: Query) -> Answer:
+    return message_answer(request.app[VIEW].fleet())
 
 
-async def overview(request: web.Request, query: OverviewQuery) -> web.Response:
+async def overview(request: web.Request, query: OverviewQuery) -> Answer:
     found = request.app[VIEW].overview()
     if query.findings < len(found.findings):
         found = found.model_copy(update={"findings": found.findings[: query.findings]})
-    return message_response(request, found)
+    return message_answer(found)
 
 
-async def headline(request: web.Request, _query: Query) -> web.Response:
-    return message_response(request, request.app[VIEW].overview().headline)
+async def headline(request: web.Request, _query: Query) -> Answer:
+    return message_answer(request.app[VIEW].overview().headline)
 
 
-async def alignment(request: web.Request, query: AlignmentQuery) -> web.Response:
+async def alignment(request: web.Request, query: AlignmentQuery) -> Answer:
     """
     The alignment of some nodes, of a job or of all nodes. Only a reader may list all nodes or find a job by its name.
     """
@@ -118,7 +119,7 @@ async def alignment(request: web.Request, query: AlignmentQuery) -> web.Response
     found = None if query.job is not None and job_id is None else view.alignment(names, job_id)
     if found is None:
         return not_found("job", query.job or "", [job.job_id for job in view.jobs()])
-    return message_response(request, found)
+    return message_answer(found)
 
 
 def _resolve_job_id(jobs: Iterable[JobState], wanted: str) -> str | None:
@@ -128,47 +129,41 @@ def _resolve_job_id(jobs: Iterable[JobState], wanted: str) -> str | None:
     return None if newest is None else newest.job_id
 
 
-async def hubs(request: web.Request, _query: Query) -> web.Response:
-    return list_response(request, request.app[VIEW].hubs())
+async def hubs(request: web.Request, _query: Query) -> Answer:
+    return list_answer(request, request.app[VIEW].hubs())
 
 
-async def grandmasters(request: web.Request, query: PageQuery) -> web.Response:
-    return list_response(
+async def grandmasters(request: web.Request, query: PageQuery) -> Answer:
+    return list_answer(
         request, *paginate(request.app[VIEW].grandmasters(), lambda grandmaster: (grandmaster.name,), query)
     )
 
 
-async def grandmaster(request: web.Request, _query: Query) -> web.Response:
+async def grandmaster(request: web.Request, _query: Query) -> Answer:
     known = {each.name: each for each in request.app[VIEW].grandmasters()}
     name = request.match_info["name"]
-    return message_response(request, known[name]) if name in known else not_found("grandmaster", name, list(known))
+    return message_answer(known[name]) if name in known else not_found("grandmaster", name, list(known))
 
 
-async def jobs(request: web.Request, query: PageQuery) -> web.Response:
-    return list_response(request, *paginate(request.app[VIEW].jobs(), lambda job: (job.job_id,), query))
+async def jobs(request: web.Request, query: PageQuery) -> Answer:
+    return list_answer(request, *paginate(request.app[VIEW].jobs(), lambda job: (job.job_id,), query))
 
 
-async def job(request: web.Request, _query: Query) -> web.Response:
+async def job(request: web.Request, _query: Query) -> Answer:
     known = {job.job_id: job for job in request.app[VIEW].jobs()}
     id = request.match_info["id"]
-    return message_response(request, known[id]) if id in known else not_found("job", id, list(known))
+    return message_answer(known[id]) if id in known else not_found("job", id, list(known))
 
 
-async def window(request: web.Request, query: WindowQuery) -> web.Response:
+async def window(request: web.Request, query: WindowQuery) -> Answer:
     view, id = request.app[VIEW], request.match_info["id"]
     found = view.window(id, query.from_step, query.limit)
-    return (
-        message_response(request, found)
-        if found is not None
-        else not_found("job", id, [job.job_id for job in view.jobs()])
-    )
+    return message_answer(found) if found is not None else not_found("job", id, [job.job_id for job in view.jobs()])
 
 
-async def findings(request: web.Request, query: FindingsQuery) -> web.Response:
+async def findings(request: web.Request, query: FindingsQuery) -> Answer:
     found = [finding for finding in request.app[VIEW].findings() if _matches(finding, query)]
-    return list_response(
-        request, *paginate(found, lambda each: (-each.since_realtime_ns, each.id, each.subject), query)
-    )
+    return list_answer(request, *paginate(found, lambda each: (-each.since_realtime_ns, each.id, each.subject), query))
 
 
 def _matches(finding: FindingMessage, query: FindingsQuery) -> bool:
@@ -181,37 +176,33 @@ def _matches(finding: FindingMessage, query: FindingsQuery) -> bool:
     )
 
 
-async def cost(request: web.Request, _query: Query) -> web.Response:
+async def cost(request: web.Request, _query: Query) -> Answer:
     found = request.app[VIEW].cost()
-    return (
-        error_response(404, "this daemon does not measure its cost")
-        if found is None
-        else message_response(request, found)
-    )
+    return error_response(404, "this daemon does not measure its cost") if found is None else message_answer(found)
 
 
-async def config(request: web.Request, _query: Query) -> web.Response:
-    return json_response(request, request.app[VIEW].config().encode())
+async def config(request: web.Request, _query: Query) -> Answer:
+    return json_answer(request.app[VIEW].config().encode())
 
 
-async def metrics(request: web.Request, _query: Query) -> web.Response:
+async def metrics(request: web.Request, _query: Query) -> Answer:
     return web.Response(body=request.app[VIEW].metrics(), headers={"Content-Type": METRICS_TYPE})
 
 
-async def health(request: web.Request, _query: Query) -> web.Response:
+async def health(request: web.Request, _query: Query) -> Answer:
     fault = request.app[VIEW].health()
     return web.Response(status=200 if fault is None else 503, text=f"{fault or 'ok'}\n")
 
 
-def not_found(what: str, wanted: str, known: list[str]) -> web.Response:
+def not_found(what: str, wanted: str, known: list[str]) -> Answer:
     """Status 404; the existing names are for clients that may list them."""
     if not GRANT.get().covers("reader"):
         return error_response(404, f"unknown {what} {wanted!r}")
     return not_found_response(what, wanted, known, len(known))
 
 
-async def fleet_map(request: web.Request, _query: Query) -> web.Response:
-    return message_response(request, request.app[VIEW].map())
+async def fleet_map(request: web.Request, _query: Query) -> Answer:
+    return message_answer(request.app[VIEW].map())
 
 
 ROUTES = (
@@ -337,7 +328,7 @@ class HistorySource(Message):
 Page = tuple[Sequence[Message], str | None]
 
 
-async def time_errors(request: web.Request, query: TimeRangeQuery) -> web.Response:
+async def time_errors(request: web.Request, query: TimeRangeQuery) -> Answer:
     """Includes grandmasters that the daemon no longer polls, so it accepts every valid name."""
     name, span = request.match_info["name"], query.span_ns(DAY_NS, time.time_ns())
     if not re.fullmatch(NAME, name, re.ASCII):
@@ -350,7 +341,7 @@ async def time_errors(request: web.Request, query: TimeRangeQuery) -> web.Respon
     return await _read_list(request, read)
 
 
-async def events(request: web.Request, query: EventsQuery) -> web.Response:
+async def events(request: web.Request, query: EventsQuery) -> Answer:
     after = None if query.cursor is None else cast(tuple[int, int, str], decode_cursor(query.cursor, (int, int, str)))
     since_ns = query.since or 0
     until_ns = MAX_TIME_NS if query.until is None else query.until
@@ -373,7 +364,7 @@ def _cloud_event(row: history.Record) -> CloudEvent:
     return CloudEvent.model_validate(fields | {"id": row["event_id"], "source": NODE_PATH + row["node"]})
 
 
-async def series(request: web.Request, query: HistoryQuery) -> web.Response:
+async def series(request: web.Request, query: HistoryQuery) -> Answer:
     node, span = query.node or request.app[VIEW].node().node, query.span_ns(DAY_NS, time.time_ns())
 
     def read(place: StoreLocation) -> Page:
@@ -383,7 +374,7 @@ async def series(request: web.Request, query: HistoryQuery) -> web.Response:
     return await _read_list(request, read)
 
 
-async def sources(request: web.Request, query: HistorySourcesQuery) -> web.Response:
+async def sources(request: web.Request, query: HistorySourcesQuery) -> Answer:
     node = query.node or request.app[VIEW].node().node
 
     def read(place: StoreLocation) -> Page:
@@ -397,13 +388,13 @@ async def sources(request: web.Request, query: HistorySourcesQuery) -> web.Respo
     return await _read_list(request, read)
 
 
-async def _read_list(request: web.Request, read: Callable[[StoreLocation], Page]) -> web.Response:
+async def _read_list(request: web.Request, read: Callable[[StoreLocation], Page]) -> Answer:
     """A list that a thread reads from the store; empty without a store."""
     place = request.app.get(STORE)
     if place is None:
-        return list_response(request, [])
+        return list_answer(request, [])
     try:
-        return list_response(request, *await asyncio.to_thread(read, place))
+        return list_answer(request, *await asyncio.to_thread(read, place))
     except StoreError as error:
         return error_response(503, str(error))
     except ValidationError as error:

@@ -29,6 +29,7 @@ from timesyncd.store.engine import StoreLocation
 from timesyncd.web import api, auth, connections, notes, openapi, page_files, past, peers, stability, stream, tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
+from timesyncd.web.shared import SHARED, SharedAnswers
 from timesyncd.web.stream import EventStream
 from timesyncd.web.view import View
 
@@ -188,9 +189,11 @@ def application(view: View, listening: str, access: Access, store: StoreLocation
     app[stability.KEPT] = OrderedDict()
     app[stream.STREAM] = EventStream(view)
     app[stream.VIEWER_TASKS] = set()
+    app[SHARED] = SharedAnswers()
     app[openapi.OPENAPI_JSON] = _openapi_json()
     app.on_response_prepare.append(_add_safety_headers)
     app.on_shutdown.append(stream.close_viewers)
+    app.on_shutdown.append(_close_shared)
     for route in ROUTES:
         if route.method == "POST":
             app.router.add_post(route.path, route.serve)
@@ -262,6 +265,10 @@ async def _check_method(request: web.Request, handler: Handler) -> web.StreamRes
 async def _add_safety_headers(_request: web.Request, response: web.StreamResponse) -> None:
     kept = {"Cache-Control"} & response.headers.keys()
     response.headers.update({name: value for name, value in SAFETY_HEADERS.items() if name not in kept})
+
+
+async def _close_shared(app: web.Application) -> None:
+    app[SHARED].close()
 
 
 def _login_file(name: str, content_type: str) -> Handler:

@@ -28,7 +28,7 @@ from timesyncd.web.api import STORE, VIEW
 from timesyncd.web.auth import FORM_TIMEOUT_S, GRANT, cross_site_refusal
 from timesyncd.web.postmortem import MAX_ROWS, Incident, postmortem
 from timesyncd.web.query import NAME, Query, TimeRangeQuery
-from timesyncd.web.responses import error_response, json_response, list_response
+from timesyncd.web.responses import Answer, error_response, json_answer, list_answer
 from timesyncd.web.routes import Document, DocumentList, PlainText, Route
 
 PATH = "/api/v1/notes"
@@ -40,12 +40,12 @@ MARKDOWN = "text/markdown"
 STEPS = 500
 
 
-async def list_notes(request: web.Request, query: TimeRangeQuery) -> web.Response:
+async def list_notes(request: web.Request, query: TimeRangeQuery) -> Answer:
     place, span = request.app.get(STORE), query.span_ns(DAY_NS, time.time_ns())
     if place is None:
-        return list_response(request, [])
+        return list_answer(request, [])
     try:
-        return list_response(request, await asyncio.to_thread(_notes, place, span))
+        return list_answer(request, await asyncio.to_thread(_notes, place, span))
     except StoreError as error:
         return error_response(503, str(error))
 
@@ -57,11 +57,11 @@ def _notes(place: StoreLocation, span: tuple[int, int]) -> list[OperatorNote]:
         raise StoreError(f"{place}: a damaged note: {error.errors()[0]['msg']}") from error
 
 
-async def handled(request: web.Request, _query: Query) -> web.Response:
-    return list_response(request, request.app[VIEW].handled())
+async def handled(request: web.Request, _query: Query) -> Answer:
+    return list_answer(request, request.app[VIEW].handled())
 
 
-async def write(request: web.Request, _query: Query) -> web.Response:
+async def write(request: web.Request, _query: Query) -> Answer:
     if (refusal := _forged(request)) is not None:
         return refusal
     author = GRANT.get().name
@@ -79,7 +79,7 @@ async def write(request: web.Request, _query: Query) -> web.Response:
     written = request.app[VIEW].write_note(note, author)
     if isinstance(written, str):
         return error_response(409, written)
-    return json_response(request, written.model_dump_json().encode())
+    return json_answer(written.model_dump_json().encode())
 
 
 def _forged(request: web.Request) -> web.Response | None:
@@ -91,7 +91,7 @@ def _forged(request: web.Request) -> web.Response | None:
     return cross_site_refusal(request)
 
 
-async def export(request: web.Request, query: TimeRangeQuery) -> web.Response:
+async def export(request: web.Request, query: TimeRangeQuery) -> Answer:
     place, now_ns = request.app.get(STORE), time.time_ns()
     since_ns, until_ns = query.span_ns(DAY_NS, now_ns)
     node = request.app[VIEW].node().node

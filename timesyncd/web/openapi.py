@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from timesyncd.web.auth import SESSION_COOKIE
 from timesyncd.web.query import Query
-from timesyncd.web.responses import json_response
+from timesyncd.web.responses import Answer, json_answer
 from timesyncd.web.routes import PATH_PATTERNS, Document, DocumentList, PlainText, Route
 
 Json = dict[str, Any]
@@ -112,8 +112,8 @@ def route() -> Route:
     return Route(PATH, "This document.", "reader", _serve, Document(None))
 
 
-async def _serve(request: web.Request, _query: Query) -> web.Response:
-    return json_response(request, request.app[OPENAPI_JSON])
+async def _serve(request: web.Request, _query: Query) -> Answer:
+    return json_answer(request.app[OPENAPI_JSON])
 
 
 OPENAPI_JSON = web.AppKey("document", bytes)

@@ -35,7 +35,7 @@ from timesyncd.store.hub_sources import FLEET_SOURCE, job_source, rack_source
 from timesyncd.store.series import Record, rollup_quantities, rollup_sources, series
 from timesyncd.web.api import STORE, VIEW, not_found
 from timesyncd.web.query import JOB_ID, NAME, Query, TimeRangeQuery, require_integer
-from timesyncd.web.responses import error_response, message_response, no_grandmaster
+from timesyncd.web.responses import Answer, error_response, message_answer, no_grandmaster
 from timesyncd.web.routes import Document, Route
 
 HOUR_NS = 3_600 * NS_PER_S
@@ -99,7 +99,7 @@ class StepsQuery(Query):
     ] = 500
 
 
-async def quantities(request: web.Request, query: SeriesQuery) -> web.Response:
+async def quantities(request: web.Request, query: SeriesQuery) -> Answer:
     if query.problem is not None:
         return error_response(404, query.problem)
     now_ns, own = time.time_ns(), request.app[VIEW].node().node
@@ -166,7 +166,7 @@ def _terms(place: StoreLocation, source: str, grid: Grid) -> dict[str, list[Reco
     return found
 
 
-async def racks(request: web.Request, query: PointsQuery) -> web.Response:
+async def racks(request: web.Request, query: PointsQuery) -> Answer:
     """Of the places that nodes have now."""
     view, now_ns = request.app[VIEW], time.time_ns()
     grid = grids.rack_grid(*query.span_ns(HOUR_NS, now_ns), query.points)
@@ -199,7 +199,7 @@ def _racks(
     )
 
 
-async def states(request: web.Request, query: TimeRangeQuery) -> web.Response:
+async def states(request: web.Request, query: TimeRangeQuery) -> Answer:
     """Includes grandmasters that the daemon no longer polls, so it accepts every valid name."""
     now_ns, name = time.time_ns(), request.match_info["name"]
     if not re.fullmatch(NAME, name, re.ASCII):
@@ -229,7 +229,7 @@ def _states(spans: list[tuple[int, int, grids.State]], now_ns: int) -> StatesAns
     )
 
 
-async def sky(request: web.Request, query: PointsQuery) -> web.Response:
+async def sky(request: web.Request, query: PointsQuery) -> Answer:
     now_ns, name = time.time_ns(), request.match_info["name"]
     if not re.fullmatch(NAME, name, re.ASCII):
         return no_grandmaster(name)
@@ -254,21 +254,21 @@ def _sky(levels: dict[int, dict[int, int]], newest_ns: int | None, grid: Grid, n
     )
 
 
-async def lateness(request: web.Request, query: StepsQuery) -> web.Response:
+async def lateness(request: web.Request, query: StepsQuery) -> Answer:
     view, id = request.app[VIEW], request.match_info["id"]
     found = view.lateness(id, query.steps)
     if found is None:
         return not_found("job", id, [job.job_id for job in view.jobs()])
-    return message_response(request, found)
+    return message_answer(found)
 
 
-async def _read(request: web.Request, read: Callable[[StoreLocation], Message], empty: Message) -> web.Response:
+async def _read(request: web.Request, read: Callable[[StoreLocation], Message], empty: Message) -> Answer:
     """What a thread reads from the store; `empty` without a store."""
     place = request.app.get(STORE)
     if place is None:
-        return message_response(request, empty)
+        return message_answer(empty)
     try:
-        return message_response(request, await asyncio.to_thread(read, place))
+        return message_answer(await asyncio.to_thread(read, place))
     except StoreError as error:
         return error_response(503, str(error))
 

@@ -5,9 +5,12 @@ one line in JSON.
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -26,21 +29,68 @@ MAX_NEAR = 3
 MIN_COMPRESSED_BYTES = 1_400
 #: Compressing so much takes a millisecond, for which the daemon's loop may wait.
 COMPRESSED_IN_A_THREAD_BYTES = 65_536
+COMPRESSION_LEVEL = 6
 
 #: A comparison takes some 5 us.
 MAX_COMPARED = 10_000
 
 
-def message_response(request: web.Request, message: Message) -> web.Response:
-    return json_response(request, message.model_dump_json().encode(), lasting=_lasting([message]))
+@dataclass(slots=True)
+class JsonAnswer:
+    """
+    A JSON document as any client may get it; `response` applies the headers of one request. The tag is weak where the document also
+    has what differs at each reading.
+    """
+
+    body: bytes
+    tag: str
+    is_weak: bool
+    headers: dict[str, str]
+    _compressed: bytes | None = None
+
+    async def response(self, request: web.Request) -> web.Response:
+        """
+        The document, or 304 where the client's copy is current. A long one is compressed for a client that accepts it; as another
+        representation it has another tag.
+        """
+        is_compressed = len(self.body) >= MIN_COMPRESSED_BYTES and "gzip" in request.headers.get("Accept-Encoding", "")
+        if any(known.value in (self.tag, f"{self.tag}-gzip", "*") for known in request.if_none_match or ()):
+            response = web.Response(status=304)
+        else:
+            body = await self._in_gzip() if is_compressed else self.body
+            response = web.Response(body=body, content_type="application/json", headers=self.headers)
+            if is_compressed:
+                response.headers["Content-Encoding"] = "gzip"
+        response.headers["Vary"] = "Accept-Encoding"
+        response.etag = ETag(f"{self.tag}-gzip" if is_compressed else self.tag, is_weak=self.is_weak)
+        return response
+
+    async def _in_gzip(self) -> bytes:
+        if self._compressed is None and len(self.body) > COMPRESSED_IN_A_THREAD_BYTES:
+            self._compressed = await asyncio.to_thread(_gzip, self.body)
+        elif self._compressed is None:
+            self._compressed = _gzip(self.body)
+        return self._compressed
 
 
-def list_response(request: web.Request, messages: Sequence[Message], next: str | None = None) -> web.Response:
+def _gzip(body: bytes) -> bytes:
+    return gzip.compress(body, COMPRESSION_LEVEL, mtime=0)
+
+
+#: What a handler answers with.
+Answer = JsonAnswer | web.StreamResponse
+
+
+def message_answer(message: Message) -> JsonAnswer:
+    return json_answer(message.model_dump_json().encode(), lasting=_lasting([message]))
+
+
+def list_answer(request: web.Request, messages: Sequence[Message], next: str | None = None) -> JsonAnswer:
     """A page of a list; `next` is the cursor of the following page, None on the last one."""
     items = b",".join(message.model_dump_json().encode() for message in messages)
     body = b'{"items":[%s],"next":%s}' % (items, json.dumps(next).encode())
     headers = {} if next is None else {"Link": f'<{request.rel_url.update_query(cursor=next)}>; rel="next"'}
-    return json_response(request, body, headers, _lasting(messages, next))
+    return json_answer(body, headers, _lasting(messages, next))
 
 
 def _lasting(messages: Sequence[Message], next: str | None = None) -> bytes | None:
@@ -58,27 +108,9 @@ def no_grandmaster(name: str) -> web.Response:
     return error_response(404, f"unknown grandmaster {name!r}: not a valid name")
 
 
-def json_response(
-    request: web.Request, body: bytes, headers: dict[str, str] | None = None, lasting: bytes | None = None
-) -> web.Response:
-    """
-    JSON, or 304 where the client's copy is current. `lasting`: the content without what differs at each reading; its
-    tag is weak. A long body is compressed for a client that accepts it; as another representation it has another tag.
-    """
-    is_compressed = len(body) >= MIN_COMPRESSED_BYTES and "gzip" in request.headers.get("Accept-Encoding", "")
-    digest = hashlib.sha256(lasting or body).hexdigest()[:32]
-    tag = ETag(f"{digest}-gzip" if is_compressed else digest, is_weak=lasting is not None)
-    if any(known.value in (digest, f"{digest}-gzip", "*") for known in request.if_none_match or ()):
-        response = web.Response(status=304)
-    else:
-        response = web.Response(
-            body=body, content_type="application/json", headers=headers, zlib_executor_size=COMPRESSED_IN_A_THREAD_BYTES
-        )
-        if is_compressed:
-            response.enable_compression(web.ContentCoding.gzip)
-    response.headers["Vary"] = "Accept-Encoding"
-    response.etag = tag
-    return response
+def json_answer(body: bytes, headers: dict[str, str] | None = None, lasting: bytes | None = None) -> JsonAnswer:
+    """`lasting`: the content without what differs at each reading."""
+    return JsonAnswer(body, hashlib.sha256(lasting or body).hexdigest()[:32], lasting is not None, headers or {})
 
 
 def paginate(items: Sequence[T], key: Callable[[T], CursorKey], query: PageQuery) -> tuple[list[T], str | None]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from aiohttp import web
@@ -11,7 +12,8 @@ from pydantic import BaseModel
 
 from timesyncd.config import Role
 from timesyncd.web.query import JOB_ID, NAME, BadQuery, Query, parse_query
-from timesyncd.web.responses import error_response
+from timesyncd.web.responses import Answer, JsonAnswer, error_response
+from timesyncd.web.shared import SHARED, accepted_age_s
 
 #: The pattern of each parameter in a path.
 PATH_PATTERNS = {"name": NAME, "id": JOB_ID}
@@ -48,7 +50,7 @@ class Route:
     path: str
     summary: str
     role: Role | None
-    handler: Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
+    handler: Callable[[web.Request, Any], Coroutine[Any, Any, Answer]]
     response: Document | DocumentList | PlainText
     query: type[Query] = Query
     errors: tuple[int, ...] = ()
@@ -60,6 +62,19 @@ class Route:
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         try:
-            return await self.handler(request, parse_query(self.query, list(request.query.items())))
+            answer, age_s = await self._answer(request, parse_query(self.query, list(request.query.items())))
         except BadQuery as error:
             return error_response(400, str(error))
+        if not isinstance(answer, JsonAnswer):
+            return answer
+        response = await answer.response(request)
+        if age_s:
+            response.headers["Age"] = str(age_s)
+        return response
+
+    async def _answer(self, request: web.Request, query: Query) -> tuple[Answer, int]:
+        """And how many seconds old it is. What all readers may see depends on the path and the query alone, so they may share it."""
+        accepted_s = accepted_age_s(request) if self.role == "reader" and self.body is None else 0
+        if accepted_s == 0:
+            return await self.handler(request, query), 0
+        return await request.app[SHARED].answer(request.path_qs, accepted_s, partial(self.handler, request, query))

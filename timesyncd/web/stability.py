@@ -38,7 +38,7 @@ from timesyncd.store.time_errors import channel_readings, offset_readings, time_
 from timesyncd.web.api import STORE, VIEW, not_found
 from timesyncd.web.peers import PeerNode
 from timesyncd.web.query import NAME, Name, TimeRangeQuery
-from timesyncd.web.responses import error_response, message_response
+from timesyncd.web.responses import Answer, error_response, message_answer
 from timesyncd.web.routes import Document, Route
 
 #: An hour at 8 readings a second is 28,800. A reading takes some 30 us.
@@ -118,7 +118,7 @@ class _Question:
         return used
 
 
-async def stability(request: web.Request, query: StabilityQuery) -> web.Response:
+async def stability(request: web.Request, query: StabilityQuery) -> Answer:
     now_ns, own = time.time_ns(), request.app[VIEW].node().node
     span = query.span_ns(DEFAULT_SPAN_NS, now_ns)
     peers, node = request.app.get(PEERS, {}), query.node or own
@@ -136,10 +136,10 @@ async def stability(request: web.Request, query: StabilityQuery) -> web.Response
         masks=MASK_MESSAGES,
     )
     if node == own and question.store is None:
-        return message_response(request, answer)
+        return message_answer(answer)
     kept, key = request.app[KEPT], (query, node)
     if query.until is not None and key in kept:
-        return message_response(request, kept[key])
+        return message_answer(kept[key])
 
     def computed(kind: str | None) -> StabilityAnswer:
         return answer.model_copy(update=_fields(question, kind))
@@ -175,7 +175,7 @@ def _is_lasting(answer: StabilityAnswer) -> bool:
     return answer.problem is None and any(series.report for series in answer.series)
 
 
-async def readings(request: web.Request, query: ReadingsQuery) -> web.Response:
+async def readings(request: web.Request, query: ReadingsQuery) -> Answer:
     now_ns, place = time.time_ns(), request.app.get(STORE)
     since_ns, until_ns = query.span_ns(DEFAULT_SPAN_NS, now_ns)
     answer = TimeErrorReadings(
@@ -190,7 +190,7 @@ async def readings(request: web.Request, query: ReadingsQuery) -> web.Response:
         problem=_NO_STORE,
     )
     if place is None:
-        return message_response(request, answer)
+        return message_answer(answer)
 
     def read(kind: str | None) -> TimeErrorReadings:
         return answer.model_copy(update=_columns(place, query.source, kind, since_ns, until_ns))
@@ -204,7 +204,7 @@ async def _answer(
     store: StoreLocation | None,
     source: str,
     answer: Callable[[str | None], _Answer],
-) -> tuple[web.Response, _Answer | None]:
+) -> tuple[Answer, _Answer | None]:
     """What `answer` returns in a thread; it gets the source's kind in `store` (None: the source is another node's)."""
     if not await _acquired(lock):
         return error_response(503, "another answer about stability is being computed: try again"), None
@@ -216,7 +216,7 @@ async def _answer(
                 return not_found("source", source, list(known)), None
             kind = known.get(source, _NOT_STORED)
         found = await asyncio.to_thread(answer, kind)
-        return message_response(request, found), found
+        return message_answer(found), found
     except StoreError as error:
         return error_response(503, str(error)), None
     finally:

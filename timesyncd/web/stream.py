@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from aiohttp import web
 
@@ -37,11 +37,13 @@ QUEUE_SIZE = 256
 MAX_REPLAYED = 1_000
 MAX_REPLAYED_BYTES = 8 * 2**20
 MAX_QUEUED_BYTES = 4 * 2**20
+#: The queues share their events, so none keeps one from which on all viewers together got so many bytes.
+MAX_SHARED_BYTES = 32 * 2**20
 #: What an event takes in memory with its frame, about: without the ranks of a job, and for each rank.
 EVENT_BYTES, RANK_BYTES = 4_096, 1_536
 #: The replay buffer is cleared after this time without a viewer.
 REPLAY_KEPT_S = 300
-MAX_VIEWERS = 64
+MAX_VIEWERS = 256
 #: In a fleet of more nodes a viewer gets a summary once a second instead of every node.
 LARGE_FLEET_NODES = 200
 MAX_NODES = 1_000
@@ -51,8 +53,15 @@ HEARTBEAT = b": alive\n\n"
 RETRY_DELAY = b"retry: 2000\n\n"
 RESET = b"event: reset\ndata: {}\n\n"
 
-#: An event with its number in the stream; None: a summary, which is never replayed.
-NumberedEvent = tuple[int | None, StreamEvent]
+
+class QueuedEvent(NamedTuple):
+    """
+    `number` is its place in the stream; None: a summary, which is never replayed. `begins_bytes`: what all events before it take.
+    """
+
+    number: int | None
+    event: StreamEvent
+    begins_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ def weight_of(event: StreamEvent) -> int:
     return EVENT_BYTES + RANK_BYTES * (len(event.data.ranks) if isinstance(event.data, JobState) else 0)
 
 
-class Viewer(Subscription[NumberedEvent]):
+class Viewer(Subscription[QueuedEvent]):
     """
     One connection; `opening` is what the server sends first: the snapshot, or what the viewer missed.
 
@@ -101,17 +110,24 @@ class Viewer(Subscription[NumberedEvent]):
         self.opening = opening
         self._queued_bytes = 0
 
-    def put(self, value: NumberedEvent) -> None:
-        weight = weight_of(value[1])
+    def put(self, value: QueuedEvent) -> None:
+        weight = weight_of(value.event)
         while self._queue and (self._queued_bytes + weight > MAX_QUEUED_BYTES or len(self._queue) >= QUEUE_SIZE):
-            self._queued_bytes -= weight_of(self._queue.popleft()[1])
-            self.dropped += 1
+            self._drop_oldest()
         self._queued_bytes += weight
         super().put(value)
 
-    async def __anext__(self) -> NumberedEvent:
+    def drop_before(self, begins_bytes: int) -> None:
+        while self._queue and self._queue[0].begins_bytes < begins_bytes:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self._queued_bytes -= weight_of(self._queue.popleft().event)
+        self.dropped += 1
+
+    async def __anext__(self) -> QueuedEvent:
         value = await super().__anext__()
-        self._queued_bytes -= weight_of(value[1])
+        self._queued_bytes -= weight_of(value.event)
         return value
 
 
@@ -128,7 +144,7 @@ class EventStream:
         self._incarnation = secrets.token_hex(4)
         self._number = 0
         self._replay: deque[tuple[int, StreamEvent]] = deque()
-        self._replay_bytes = 0
+        self._replay_bytes = self._put_bytes = 0
         self._own = ""
         self._is_large = False
         self._task: asyncio.Task[None] | None = None
@@ -163,9 +179,15 @@ class EventStream:
         self._replay_bytes += weight_of(event)
         while self._replay_bytes > MAX_REPLAYED_BYTES or len(self._replay) > MAX_REPLAYED:
             self._replay_bytes -= weight_of(self._replay.popleft()[1])
+        self._queue(self._number, event, [viewer for viewer in self.viewers if self._matches(viewer.filter, event)])
+
+    def _queue(self, number: int | None, event: StreamEvent, receivers: Iterable[Viewer]) -> None:
+        queued = QueuedEvent(number, event, self._put_bytes)
+        self._put_bytes += weight_of(event)
         for viewer in self.viewers:
-            if self._matches(viewer.filter, event):
-                viewer.put((self._number, event))
+            viewer.drop_before(self._put_bytes - MAX_SHARED_BYTES)
+        for viewer in receivers:
+            viewer.put(queued)
 
     def close(self) -> None:
         if self._task is not None:
@@ -200,9 +222,7 @@ class EventStream:
             self._is_large = self._view.node_count() > LARGE_FLEET_NODES
             receivers = [viewer for viewer in self.viewers if viewer.filter.includes_summary(self._is_large)]
             if receivers:
-                event = StreamEvent("fleet", self._view.fleet())
-                for viewer in receivers:
-                    viewer.put((None, event))
+                self._queue(None, StreamEvent("fleet", self._view.fleet()), receivers)
         self._stop()
 
     def _events_since(self, last_id: str | None) -> list[tuple[int, StreamEvent]] | None:
@@ -262,14 +282,14 @@ async def frames(
     while True:
         try:
             async with asyncio.timeout(heartbeat_s):
-                number, event = await anext(viewer)
+                queued = await anext(viewer)
         except TimeoutError:
             yield HEARTBEAT
             continue
         if newly_lost := viewer.dropped - reported:
             reported += newly_lost
             yield b'event: lost\ndata: {"lost": %d}\n\n' % newly_lost
-        yield stream.frame(number, event)
+        yield stream.frame(queued.number, queued.event)
 
 
 STREAM = web.AppKey("stream", EventStream)

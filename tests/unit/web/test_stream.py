@@ -13,7 +13,7 @@ import pytest
 from fake_view import FakeView, as_json
 
 from timesyncd import config
-from timesyncd.messages.node import AlarmEventMessage
+from timesyncd.messages.node import AlarmEventMessage, NodeState
 from timesyncd.web import stream as module
 from timesyncd.web.app import WebServer, serve
 from timesyncd.web.query import BadQuery, StreamQuery
@@ -216,6 +216,22 @@ async def test_a_slow_viewer_gets_the_number_of_dropped_events(
     assert parse(sent[0]) == [("lost", {"lost": 7})] and b"id: " not in sent[0]
     assert [sequences(frame) for frame in sent[1:]] == [[7], [8], [9]]
     assert sequences(missed) == list(range(10))
+
+
+async def test_viewers_that_read_nothing_keep_the_same_newest_events(
+    stream: EventStream, view: FakeView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each follows another node, so together they would keep a queue of different events each."""
+    monkeypatch.setattr(module, "MAX_SHARED_BYTES", 10 * module.EVENT_BYTES)
+    nodes = [f"n{index}" for index in range(5)]
+    viewers = [stream.add_viewer(StreamFilter(nodes=frozenset([node])), None) for node in nodes]
+    for sequence in range(100):
+        stream.put(node_event(view, sequence, nodes[sequence % 5]))
+    await asyncio.sleep(0)
+
+    kept = [queued.event for viewer in viewers for queued in viewer._queue]
+    assert [viewer.dropped for viewer in viewers] == [18] * 5
+    assert sorted(event.data.sequence for event in kept if isinstance(event.data, NodeState)) == list(range(90, 100))
 
 
 async def test_a_quiet_stream_sends_heartbeats(stream: EventStream, view: FakeView) -> None:
