@@ -16,7 +16,7 @@ from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import aged_state
 from timesyncd.feed import Feed
 from timesyncd.fleet.headline import FleetReading
-from timesyncd.fleet.overview import overview
+from timesyncd.fleet.overview import names_by_identity, overview
 from timesyncd.jobs.lateness_matrix import lateness_matrix
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.cost import DaemonCost
@@ -80,12 +80,13 @@ class WebView:
         return [name for name in self._hub_service.hub.fleet.names() if name != own]
 
     def node_names(self, node_filter: NodeFilter = ALL_NODES) -> list[str]:
-        own = self.node()
+        own, known = self.node(), names_by_identity(self.grandmasters())
         grandmasters = own.grandmaster, own.grandmaster_identity
         own_status = own.main_status if own.sources else None
         names = [own.node] if node_filter.matches(own.node, own_status, own.topology, grandmasters) else []
         for status, _, clock in self._hub_service.standings(self._now()):
-            grandmasters = clock.grandmaster, clock.grandmaster_identity
+            identity = clock.grandmaster_identity
+            grandmasters = known.get(identity or "", clock.grandmaster), identity
             shown_status = status_name(status) if clock.has_source else None
             if clock.node != own.node and node_filter.matches(clock.node, shown_status, clock.topology, grandmasters):
                 names.append(clock.node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import Moment
@@ -17,6 +18,7 @@ from timesyncd.messages.overview import ChainGroup, ConfiguredLimits, Grandmaste
 MAX_FINDINGS = 100
 #: As many as a page shows.
 MAX_WORST = 6
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def overview(
@@ -30,9 +32,11 @@ def overview(
     """Everything as of `now`. `node` is the daemon that answers; `worst` are the fleet's worst nodes, the worst one first."""
     clocks = reading.clocks
     reporting = [clock for clock in clocks if not clock.is_silent(now)]
-    chain = chain_groups(clocks, now)
+    chain = chain_groups(clocks, now, names_by_identity(grandmasters))
     statuses = sum((Counter(group.statuses) for group in chain), Counter())
-    followed = Counter(clock.grandmaster for clock in clocks)
+    followed: Counter[str] = Counter()
+    for group in chain:
+        followed[group.grandmaster] += group.nodes
     places = {clock.node: clock.topology for clock in clocks}
     return Overview(
         as_of_realtime_ns=now.realtime_ns,
@@ -49,12 +53,18 @@ def overview(
     )
 
 
-def chain_groups(clocks: Sequence[NodeClock], now: Moment) -> list[ChainGroup]:
-    """The nodes with a clock source by grandmaster, parent clock and place."""
+def names_by_identity(grandmasters: Sequence[GrandmasterState]) -> dict[str, str]:
+    """The name of the grandmaster that announces a clock identity: a node that received no state of it does not know the name."""
+    return {identity: each.name for each in grandmasters for identity in each.identities}
+
+
+def chain_groups(clocks: Sequence[NodeClock], now: Moment, names: Mapping[str, str] = NO_NAMES) -> list[ChainGroup]:
+    """The nodes with a clock source by grandmaster, parent clock and place; `names` are those of clock identities."""
     groups: dict[tuple[str, str, str, str], list[tuple[ClockStatus, int | None]]] = {}
     for status, sum_ns, clock in aged_statuses(clocks, now):
         _, _, parent = clock.aging[4].partition("\nclock ")
-        key = (clock.grandmaster, clock.grandmaster_identity or "", parent, clock.topology)
+        identity = clock.grandmaster_identity or ""
+        key = (names.get(identity, clock.grandmaster), identity, parent, clock.topology)
         groups.setdefault(key, []).append((status, bounded_ns(sum_ns)))
     return [_group(key, members) for key, members in sorted(groups.items())]
 

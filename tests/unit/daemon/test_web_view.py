@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_clocks import FakeClocks
-from grandmaster_states import GM_A, GM_B, follower
+from grandmaster_states import GM_A, GM_B, follower, polled_grandmaster
 from publisher_lab import PublisherLab
 
 from timesyncd.clocks import NS_PER_S
@@ -58,6 +58,15 @@ def test_nodes_are_found_without_reading_their_states(hub: Hub, wanted: NodeFilt
     """
     assert hub.web.node_names(wanted) == names
     assert hub.web.node_count() == 3 + 1
+
+
+def test_nodes_are_found_by_the_name_of_a_grandmaster_that_they_do_not_know(hub: Hub) -> None:
+    """The nodes publish its clock identity alone; the hub received the state that has the name."""
+    state = polled_grandmaster("gm-b", node="n9", published_realtime_ns=hub.clocks.realtime_ns())
+    hub.publisher.receive(state, hub.clocks.boottime_ns(), True)
+
+    assert hub.web.node_names(NodeFilter(grandmaster="gm-b")) == ["n2"]
+    assert hub.web.node_names(NodeFilter(grandmaster=GM_B)) == ["n2"]
 
 
 def test_a_page_of_states_is_as_they_have_aged(hub: Hub) -> None:

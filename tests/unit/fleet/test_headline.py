@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from fake_view import RECORDED
+from grandmaster_states import polled_grandmaster
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -229,6 +230,15 @@ def test_the_chain_counts_every_node_once() -> None:
         ("r2", 1, 1, None),
     ]
     assert (groups[0].grandmaster, groups[0].parent_identity) == ("gm-a", "bc")
+
+
+def test_a_grandmaster_s_nodes_are_counted_by_its_identities() -> None:
+    """A node that received no state of its grandmaster knows the clock identity alone; the chain has the name for it, too."""
+    seen = clocks(node("a"), node("b", grandmaster=None), node("c", grandmaster=None, grandmaster_identity="other"))
+    found = overview(FleetReading(seen), [polled_grandmaster("gm-a", identities=["gm-1"])], [], "hub", NOW)
+
+    assert [(each.name, each.followers) for each in found.grandmasters] == [("gm-a", 2)]
+    assert {group.grandmaster for group in found.chain} == {"gm-a", "other"}
 
 
 def test_an_overview_rests_on_one_moment() -> None:
