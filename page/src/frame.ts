@@ -4,17 +4,16 @@ import { ROOT } from "./api.ts";
 import { THEMES, followSystem, setTheme, type Theme } from "./colours.ts";
 import { byId, copyText, h, put } from "./dom.ts";
 import type { Liveness } from "./liveness.ts";
-import { NO_CLOCK, STATUS_CLASSES, statusCell, type NodeNow } from "./model.ts";
 import { atZone, place } from "./place.ts";
 import { VIEWS, type ViewName } from "./route.ts";
 import { Search } from "./search.ts";
 import { state } from "./state.ts";
 import { SPANS, panned, rangeText, spanMs, zoneName, zoomed } from "./time.ts";
-import type { NodeState } from "./types.ts";
+import type { Tab } from "./title.ts";
 import { hubLink } from "./views/fleet.ts";
 
 const THEME_KEY = "timesyncd-theme";
-const FAVICON_COLOURS: Record<string, string> = { good: "%230f9b78", warn: "%23d07c00", bad: "%23c01533", unknown: "%237a4fd0", quiet: "%23808080", stale: "%23808080" };
+const FAVICON_COLOURS: Record<string, string> = { good: "%230f9b78", warn: "%23d07c00", bad: "%23c01533", unknown: "%237a4fd0", quiet: "%23808080" };
 
 export class Frame {
   private readonly search = new Search();
@@ -104,13 +103,10 @@ export class Frame {
     put(byId("connection"), its.isLive ? `${its.text}${lag}${lost}` : its.text, its.isLive ? "good" : its.banner === "" ? "unknown" : "bad");
   }
 
-  renderTitle(node: NodeState, its: NodeNow, isLive: boolean): void {
-    const status = statusCell(its.mainStatus, its.isUtcOnly ? "UTC " : "").text;
-    const title = `${isLive ? status : "⚠ no answer, was"}${isLive ? "" : ` ${its.mainStatus}`} ${node.node} timesyncd`;
+  renderTitle(node: string, { title, colour }: Tab): void {
     if (document.title !== title) document.title = title;
-    put(byId("node-name"), node.node);
-    const colour = FAVICON_COLOURS[isLive ? (its.mainStatus === NO_CLOCK ? "quiet" : STATUS_CLASSES[its.mainStatus]) : "stale"];
-    const icon = `data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><circle cx='8' cy='8' r='7' fill='${colour}'/></svg>`;
+    put(byId("node-name"), node);
+    const icon = `data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><circle cx='8' cy='8' r='7' fill='${FAVICON_COLOURS[colour]}'/></svg>`;
     if (byId<HTMLLinkElement>("favicon" as string).getAttribute("href") !== icon) byId("favicon").setAttribute("href", icon);
   }
 }

@@ -4,11 +4,12 @@ import { Poll, ROOT, fetchJson } from "./api.ts";
 import { byId } from "./dom.ts";
 import { Frame } from "./frame.ts";
 import { liveness } from "./liveness.ts";
-import { KINDS, ReceivedStates, nodeNow, type Kind, type Kinds } from "./model.ts";
+import { KINDS, ReceivedStates, nodeNow, type Entry, type Kind, type Kinds } from "./model.ts";
 import { atZone, place } from "./place.ts";
 import type { ViewName } from "./route.ts";
 import { renderSimulation } from "./simulation.ts";
 import { state } from "./state.ts";
+import { fleetTab, nodeTab, type Tab } from "./title.ts";
 import type { BuildInfo, Grandmaster, HandledFinding, Job, List, NodeState } from "./types.ts";
 import { FleetView } from "./views/fleet.ts";
 import { GrandmasterView } from "./views/grandmaster_view.ts";
@@ -125,10 +126,17 @@ function paint(): void {
   const view = viewNow();
   const isKnown = own !== undefined || (view === "fleet" && state.isFleet);
   byId("main").classList.toggle("waiting", !isKnown);
-  if (own) frame.renderTitle(own.data, nodeNow(own.data, own.receivedAt, now), live.isLive);
+  if (own) frame.renderTitle(own.data.node, tabOf(view, own, now, live.isLive));
   fleet.tick(now);
   if (isKnown && !document.hidden) renderView(view, now);
   frame.renderConnection(live, lastReceivedAt === null ? null : now - lastReceivedAt, place.asOfNs || lastRealtimeNs, eventsDropped);
+}
+
+function tabOf(view: ViewName, own: Entry<NodeState>, now: number, isLive: boolean): Tab {
+  const { overview } = state;
+  if (view !== "node" && state.isFleet && overview !== null) return fleetTab(overview.data.headline, own.data.node, isLive);
+  const { data, receivedAt } = view === "node" ? (node.shown ?? own) : own;
+  return nodeTab(data.node, nodeNow(data, receivedAt, now), isLive);
 }
 
 /** After all that has arrived so far. */

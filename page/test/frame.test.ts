@@ -3,6 +3,8 @@ import { test } from "node:test";
 import { liveness } from "../src/liveness.ts";
 import { changed, pathOf, routeOf } from "../src/route.ts";
 import { storyText, truthsText } from "../src/simulation.ts";
+import { fleetTab, nodeTab } from "../src/title.ts";
+import type { Headline } from "../src/types.ts";
 import { DEFAULT_RANGE, limitsOf, panned, rangeOf, rangeParameters, rangeText, spanMs, timeText, zoomed } from "../src/time.ts";
 
 const NOW = Date.parse("2026-11-26T03:04:11Z");
@@ -67,4 +69,23 @@ test("a known truth stands beside the bound of its moment, and a sign and a word
   assert.equal(truthsText(simulation, "03:04:11 UTC"), "True offsets at 03:04:11 UTC: a 0 ns ✓ inside ±16.7 µs · b −300 µs ⚠ OUTSIDE ±200 µs · c 5 ns ? no bound");
   assert.equal(storyText(simulation), "Story: in 5 s: rain");
   assert.equal(truthsText({ ...simulation, true_offsets: [] }, "03:04:11 UTC"), "");
+});
+
+test("the tab of a fleet is no greener than its worst clock, whatever the hub's own clock is", () => {
+  const tab = (changes: Partial<Headline>): string[] => {
+    const { title, colour } = fleetTab({ verdict: "within", alignment_ns: 9_550, without_bound: 0, compared: 150, ...changes } as Headline, "hub", true);
+    return [title, colour];
+  };
+  assert.deepEqual(tab({}), ["● 150 clocks within 9.55 µs · hub timesyncd", "good"]);
+  assert.deepEqual(tab({ without_bound: 30 }), ["▲ 30 without a bound · hub timesyncd", "warn"]);
+  assert.deepEqual(tab({ without_bound: 30, verdict: "exceeded" }), ["✕ above the limit: 150 clocks within 9.55 µs · hub timesyncd", "bad"]);
+  assert.deepEqual(tab({ alignment_ns: null, verdict: "unknown" }), ["? alignment unknown · hub timesyncd", "unknown"]);
+  const silent = fleetTab({ verdict: "within", alignment_ns: 9_550, without_bound: 0, compared: 150 } as Headline, "hub", false);
+  assert.deepEqual(silent, { title: "⚠ no answer, was 150 clocks within 9.55 µs · hub timesyncd", colour: "quiet" });
+});
+
+test("the tab of a node's view has that node's status", () => {
+  assert.deepEqual(nodeTab("n9", { mainStatus: "DISRUPTED", isUtcOnly: false }, true), { title: "✕ DISRUPTED n9 timesyncd", colour: "bad" });
+  assert.deepEqual(nodeTab("n9", { mainStatus: "NO CLOCK", isUtcOnly: false }, true), { title: "– NO CLOCK n9 timesyncd", colour: "quiet" });
+  assert.equal(nodeTab("n9", { mainStatus: "HOLDOVER", isUtcOnly: false }, false).title, "⚠ no answer, was HOLDOVER n9 timesyncd");
 });

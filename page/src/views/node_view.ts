@@ -25,6 +25,11 @@ export class NodeView {
     if (node) this.charts.add(node, now);
   });
 
+  /** The state that the view shows; undefined: none yet. */
+  get shown(): Entry<NodeState> | undefined {
+    return this.name === state.received.own ? state.received.node.get(this.name ?? "") : (this.other ?? undefined);
+  }
+
   /** A state of the daemon's own node arrived. */
   received(node: NodeState, now: number): void {
     if (this.name === node.node) this.charts.add(node, now);
@@ -35,7 +40,7 @@ export class NodeView {
     const name = place.route.name ?? own;
     if (name !== this.name) this.select(name, now);
     this.poll.tick(name === null || name === own ? null : `api/v1/nodes/${encodeURIComponent(name)}`, now);
-    const entry = name === own ? state.received.node.get(own ?? "") : this.other;
+    const entry = this.shown;
     put(byId("node-note"), entry ? "" : this.hasFailed ? `This daemon knows no node named ${name}.` : "loading");
     byId("node-note").hidden = Boolean(entry);
     for (const part of PARTS) byId(part).hidden = !entry;
