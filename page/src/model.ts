@@ -111,12 +111,13 @@ export const isUtcOnly = (node: NodeState): boolean =>
 
 const LIMITS: [number, string][] = [[1e3, "1 µs"], [1e4, "10 µs"], [1e5, "100 µs"], [1e6, "1 ms"]];
 
-/** When the bound exceeds the next limit and when it expires, if no new sample or state arrives. */
-export function forecast(message: Pick<Bound, "bound_ns" | "growth_ppb"> | null, ageNs: number | null, voidAfterNs: number): string {
+/** When the bound exceeds the operator's limit (null: none is configured; then the next power of ten) and when it expires, if no new sample or state arrives. */
+export function forecast(message: Pick<Bound, "bound_ns" | "growth_ppb"> | null, ageNs: number | null, voidAfterNs: number, limitNs: number | null = null): string {
   const nowNs = boundAt(message, ageNs);
   if (message === null || ageNs === null || nowNs === null || ageNs >= voidAfterNs) return "";
   const end = `expires in ${remainingText((voidAfterNs - ageNs) / NS_PER_MS)}`;
-  const [limit, name] = LIMITS.find(([ns]) => ns >= nowNs) ?? [];
+  const [limit, name] = limitNs === null ? (LIMITS.find(([ns]) => ns >= nowNs) ?? []) : [limitNs, `the limit of ${duration(limitNs)}`];
+  if (limitNs !== null && nowNs > limitNs) return `above ${name}, ${end}`;
   const inNs = limit && message.growth_ppb ? ((limit - (message.bound_ns ?? 0)) * 1e9) / message.growth_ppb - ageNs : Infinity;
   return inNs < voidAfterNs - ageNs ? `exceeds ${name} in ${remainingText(inNs / NS_PER_MS)}, ${end}` : end;
 }
@@ -146,7 +147,7 @@ export interface NodeNow {
 }
 
 /** A node's age, statuses and bounds now, and how long it has had its status. */
-export function nodeNow(node: NodeState, receivedAt: number, now: number): NodeNow {
+export function nodeNow(node: NodeState, receivedAt: number, now: number, limitNs: number | null = null): NodeNow {
   const silentMs = now - receivedAt;
   const sinceReceivedNs = silentMs < NEXT_STATE_WITHIN_MS ? 0 : silentMs * NS_PER_MS;
   const ageNs = node.age_ns === null ? null : node.age_ns + sinceReceivedNs;
@@ -162,7 +163,7 @@ export function nodeNow(node: NodeState, receivedAt: number, now: number): NodeN
     ageNs, status, utcStatus, gmNs, utcNs, isUtcOnly: utcOnly, mainStatus, mainNs, mainStatNs: utcOnly ? utcStatNs : gmStatNs,
     isAsPublished: mainStatus === published,
     parentNs: usable(node.parent, status), parentStatNs: usable(node.parent_stat, status), gmStatNs, utcStatNs,
-    forecast: mainNs === null ? "" : forecast(utcOnly ? node.utc : node.gm, ageNs, node.void_after_ns),
+    forecast: mainNs === null ? "" : forecast(utcOnly ? node.utc : node.gm, ageNs, node.void_after_ns, limitNs),
     inStatusMs: inStatusMs(node, mainStatus, published, ageNs ?? 0, sinceReceivedNs),
   };
 }

@@ -30,6 +30,13 @@ test("the forecast names the next limit only where the bound reaches it before i
   assert.equal(forecast({ bound_ns: null, growth_ppb: 0 }, 0, 1e12), "");
 });
 
+test("the forecast is against the operator's limit where one is configured", () => {
+  const message = { bound_ns: 4_000, growth_ppb: 1_000 };
+  assert.equal(forecast(message, 0, 1e12, 50_000), "exceeds the limit of 50.0 µs in 46 s, expires in 16 min");
+  assert.equal(forecast(message, 0, 20e9, 50_000), "expires in 20 s");
+  assert.equal(forecast(message, 0, 1e12, 3_000), "above the limit of 3.00 µs, expires in 16 min");
+});
+
 test("a cause leads to a list that has its nodes, also where no list is by what they share", () => {
   assert.deepEqual(causeFilter({ kind: "place", name: "hall-1" }, {}), { topology: "hall-1" });
   assert.deepEqual(causeFilter({ kind: "parent", name: "bc" }, { DISRUPTED: 30, UNKNOWN: 0 }), { status: "DISRUPTED" });

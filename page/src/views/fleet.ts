@@ -236,7 +236,7 @@ function renderAlignment({ data: { headline }, receivedAt }: Entry<Overview>, no
   put(byId("fleet-alignment"), nowNs === null ? "unknown" : duration(nowNs, roundUp), nowNs === null ? "bound warn" : "bound");
   put(byId("fleet-pair"), !headline.pair || nowNs === null ? "" : `${count(headline.compared)} of ${count(headline.nodes)} clocks; the widest pair is ${headline.pair.join(" and ")}`);
   put(byId("fleet-reason"), nowNs !== null ? "" : headline.reason || (isExpired ? "no new states for too long" : "not yet computed"));
-  put(byId("fleet-forecast"), nowNs === null || headline.holds_for_ns === null ? "" : `without new states: ${forecast(message, ageNs, headline.holds_for_ns)}`);
+  put(byId("fleet-forecast"), nowNs === null || headline.holds_for_ns === null ? "" : `without new states: ${forecast(message, ageNs, headline.holds_for_ns, headline.limits.fleet_alignment_ns)}`);
 }
 
 function renderGrandmasters({ chain }: Overview): void {

@@ -3,6 +3,7 @@
 import { byId, fillTable, number, put, type Cell, type Cells, type Row } from "../dom.ts";
 import { NO_CLOCK, bound, duration, elapsedText, nodeNow, roundUp, signed, statusCell, type NodeNow } from "../model.ts";
 import { atZone } from "../place.ts";
+import { state } from "../state.ts";
 import type { Bound, NodeState, Source } from "../types.ts";
 
 /** A source's fields hold its last sample, which is current only while the daemon can read the source and the source is in order. */
@@ -22,7 +23,7 @@ export function offsetText(node: NodeState): string {
 export const grandmasterText = (node: NodeState): string => node.grandmaster_summary ?? node.grandmaster ?? node.grandmaster_identity ?? "—";
 
 export function renderNode(node: NodeState, receivedAt: number, now: number): NodeNow {
-  const its = nodeNow(node, receivedAt, now);
+  const its = nodeNow(node, receivedAt, now, state.overview?.data.headline.limits.node_bound_ns ?? null);
   renderHero(node, its);
   renderSources(node);
   renderTerms(node, its);
