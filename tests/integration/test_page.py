@@ -413,6 +413,21 @@ def fields_of(grandmaster: str) -> str:
     }})()"""
 
 
+async def test_a_link_to_acknowledge_names_the_finding(page: Page, view: FakeView) -> None:
+    """The form has the kind and the finding of the link, and keeps the finding when another one arrives."""
+    found = view.findings()[0]
+    linked, later = [found.model_copy(update={"subject": subject}) for subject in ("linked", "later")]
+    view.publish(StreamEvent("finding", linked))
+    await go(page, f"timeline?note=acknowledge&finding={found.id}&subject=linked")
+    wanted = f'["{found.id}","linked"]'
+    await page.becomes("document.getElementById('note-finding').value", wanted)
+    assert await page.evaluate("document.getElementById('note-kind').value") == "acknowledge"
+    view.publish(StreamEvent("finding", later))
+    await page.becomes("document.querySelectorAll('#note-finding option').length", 3)
+
+    assert await page.evaluate("document.getElementById('note-finding').value") == wanted
+
+
 async def test_an_unhealthy_grandmaster_shows_its_details(page: Page) -> None:
     """
     State, error and budget, references, ports, alarms with the grandmaster's own severity, time errors, inventory: in

@@ -221,7 +221,7 @@ function actionButton(action: Headline["actions"][number], overview: Overview): 
     button.addEventListener("click", () => void copyText(button, action.nodes.join(",")));
     return button;
   }
-  if (action.kind === "acknowledge") return h("a", { class: "button", href: place.link("timeline") }, action.text);
+  if (action.kind === "acknowledge") return h("a", { class: "button", href: place.link("timeline", null, { note: "acknowledge", finding: action.finding, subject: action.subject }) }, action.text);
   const cause = headline.causes.find(({ name }) => name === action.subject);
   return h("a", { class: "button", href: cause === undefined ? place.link("node", node ?? action.subject) : causeLink(cause, overview) }, action.text);
 }

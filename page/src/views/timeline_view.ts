@@ -23,6 +23,7 @@ export class TimelineView {
   private notes: Note[] = [];
   private requested = "";
   private requestedAt = -Infinity;
+  private linked = "";
 
   constructor() {
     byId("note-form").addEventListener("submit", (event) => void this.write(event));
@@ -34,6 +35,7 @@ export class TimelineView {
     this.events.render(now);
     this.load(now);
     this.renderForm();
+    this.selectLinked();
     byId<HTMLAnchorElement>("post-mortem").href = `${ROOT}api/v1/postmortem?${this.query()}`;
     this.draw();
   }
@@ -100,7 +102,21 @@ export class TimelineView {
     const drawn = JSON.stringify(known);
     if (select.dataset.drawn === drawn) return;
     select.dataset.drawn = drawn;
+    const before = select.value;
     select.replaceChildren(...known.map((each) => h("option", { value: JSON.stringify(each) }, each.join(" of "))));
+    if (known.some((each) => JSON.stringify(each) === before)) select.value = before;
+  }
+
+  /** Once for each link that names a finding to acknowledge. */
+  private selectLinked(): void {
+    const [kind, ...linked] = ["note", "finding", "subject"].map((name) => place.query.get(name));
+    const [select, wanted] = [byId<HTMLSelectElement>("note-finding"), JSON.stringify(linked)];
+    if (kind !== "acknowledge" || this.linked === location.search || ![...select.options].some(({ value }) => value === wanted)) return;
+    this.linked = location.search;
+    byId<HTMLSelectElement>("note-kind").value = kind;
+    select.value = wanted;
+    this.renderForm();
+    byId("note-text").focus();
   }
 }
 
