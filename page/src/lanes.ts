@@ -112,6 +112,12 @@ const FLAG_WORDS: Record<string, string> = {
   "event.sync.ptp-status.ptp-clock-class-change": "clock class ", "event.sync.gnss-status.gnss-state-change": "GNSS ",
 };
 
+/** A node's state as the rest of the page names it; the notifications have O-RAN's names. */
+const NODE_STATES: Record<string, string> = { LOCKED: "SYNCHRONIZED", FREERUN: "no bound" };
+
+export const stateWord = (type: string, value: string): string =>
+  (type === "event.sync.sync-status.synchronization-state-change" ? NODE_STATES[value] : undefined) ?? value;
+
 /** A change of one of these subjects as a flag, which names the subject unless it is the first; none for another one. */
 export function flagsOf(event: Pick<CloudEvent, "type" | "subject" | "time" | "data">, subjects: string[]): Flag[] {
   const subject = event.subject ?? subjects[0] ?? "";
@@ -119,5 +125,5 @@ export function flagsOf(event: Pick<CloudEvent, "type" | "subject" | "time" | "d
   if (words === undefined || !subjects.includes(subject)) return [];
   const [first] = (event.data.values as { value: unknown }[] | undefined) ?? [];
   if (first === undefined) return [];
-  return [{ atMs: Date.parse(event.time), text: `${subject === subjects[0] ? "" : `${subject} `}${words}${String(first.value)}` }];
+  return [{ atMs: Date.parse(event.time), text: `${subject === subjects[0] ? "" : `${subject} `}${words}${stateWord(event.type, String(first.value))}` }];
 }

@@ -149,10 +149,11 @@ test("what finds no row of its own has no text, and no text is cut to a few lett
 test("an event of the node or of its grandmaster is a flag that says what changed, and one of another grandmaster is none", () => {
   const event = (type: string, subject: string, value: unknown): Parameters<typeof flagsOf>[0] => ({ type: `event.sync.${type}`, subject, time: "2026-11-26T03:04:11Z", data: { values: [{ value }] } });
   const texts = [
-    event("sync-status.synchronization-state-change", "n1", "HOLDOVER"), event("ptp-status.ptp-clock-class-change", "gm-1", 7),
+    event("sync-status.synchronization-state-change", "n1", "HOLDOVER"), event("sync-status.synchronization-state-change", "n1", "LOCKED"),
+    event("sync-status.synchronization-state-change", "n1", "FREERUN"), event("ptp-status.ptp-clock-class-change", "gm-1", 7),
     event("gnss-status.gnss-state-change", "gm-1", "FAILURE-NOFIX"), event("ptp-status.ptp-state-change", "gm-2", "HOLDOVER"),
   ].flatMap((each) => flagsOf(each, ["n1", "gm-1"])).map(({ text }) => text);
-  assert.deepEqual(texts, ["HOLDOVER", "gm-1 clock class 7", "gm-1 GNSS FAILURE-NOFIX"]);
+  assert.deepEqual(texts, ["HOLDOVER", "SYNCHRONIZED", "no bound", "gm-1 clock class 7", "gm-1 GNSS FAILURE-NOFIX"]);
 });
 
 test("far more points than pixels are the lowest and highest of each column, and a hole ends a run", () => {

@@ -395,7 +395,7 @@ GAPS = f"((xs) => xs.slice(1).filter((x, at) => x - xs[at] > 80).length)({_INK})
 
 
 async def test_the_events_are_a_list_with_pages(view: FleetView, tmp_path: Path) -> None:
-    """The newest events first, the older ones page by page."""
+    """The newest events first, the older ones page by page; of a fixed range only its own."""
     server = await serve(config.WebSettings(port=0), view, stored(tmp_path, "trainer-00000"))
     try:
         async with opened(server.url + "timeline") as page:
@@ -408,6 +408,9 @@ async def test_the_events_are_a_list_with_pages(view: FleetView, tmp_path: Path)
             assert [len(first), len(second)] == [25, 15]
             assert first[0].endswith("|finding began|gm-a (trainer-00000)|grandmaster-lost: no answer, number 1")
             assert await page.evaluate("document.getElementById('events-older').disabled") is True
+            await go(page, "timeline?from=2001-01-01T00:00:00Z&to=2001-01-02T00:00:00Z")
+            await page.until("events-note", "none in this time range")
+            await page.becomes("document.querySelectorAll('#events tr').length", 0)
     finally:
         await server.close()
 

@@ -3,8 +3,10 @@
 import { groupBy } from "../track.ts";
 import { PagedList } from "../api.ts";
 import { byId, fillTable, h, put, type Cell, type Row } from "../dom.ts";
-import { elapsedText, withMicro, type Entry } from "../model.ts";
+import { stateWord } from "../lanes.ts";
+import { bound, elapsedText, withMicro, type Entry } from "../model.ts";
 import { at, place } from "../place.ts";
+import { spanQuery } from "../series.ts";
 import { state } from "../state.ts";
 import type { CloudEvent, Finding, Severity } from "../types.ts";
 
@@ -113,11 +115,13 @@ const EVENTS_EVERY_MS = 10_000;
 export class EventList {
   private readonly list = new PagedList<CloudEvent>(EVENTS_EVERY_MS, byId<HTMLButtonElement>("events-newer"), byId<HTMLButtonElement>("events-older"));
 
-  /** A daemon that stores no events shows no section. */
+  /** Of a fixed range its events, live the newest ones. A daemon that stores no events shows no section. */
   render(now: number): void {
-    this.list.tick(`api/v1/events?limit=${EVENTS_A_PAGE}`, now);
+    const isFixed = place.range.kind === "fixed";
+    this.list.tick(`api/v1/events?${isFixed ? spanQuery({ limit: String(EVENTS_A_PAGE) }) : `limit=${EVENTS_A_PAGE}`}`, now);
     const { items, page } = this.list;
-    byId("events-section").hidden = !items?.length && page === 1;
+    byId("events-section").hidden = page === 1 && (isFixed ? items === null : !items?.length);
+    put(byId("events-note"), !isFixed ? "the newest first" : items?.length === 0 ? "none in this time range" : "of this time range, the newest first");
     fillTable(byId("events"), (items ?? []).map(eventRow));
   }
 }
@@ -132,9 +136,9 @@ function eventRow(event: CloudEvent): Row {
 }
 
 /** O-RAN's state with the bound, or the text of a finding or an alarm. */
-function dataCell({ data }: CloudEvent): Cell {
-  const [first, metric] = ((data.values as { value: unknown }[] | undefined) ?? []).map(({ value }) => String(value));
-  if (first !== undefined) return { text: metric ? `${first}, bound ${metric} ns` : first, className: STATE_CLASSES[first] ?? "" };
+function dataCell({ type, data }: CloudEvent): Cell {
+  const [value, metric] = ((data.values as { value: unknown }[] | undefined) ?? []).map(({ value }) => String(value));
+  if (value !== undefined) return { text: `${stateWord(type, value)}${metric ? `, ${bound(Number(metric))}` : ""}`, className: STATE_CLASSES[value] ?? "" };
   if (data.evidence !== undefined) return { text: `${String(data.id)}: ${String(data.evidence)}`, className: "" };
   return { text: [data.action, data.severity, data.text].filter(Boolean).join(" · "), className: "" };
 }
