@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from timesyncd.audit import advice, bootstrap, buckets, groups, learning, links, measured, remedies, transfers
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
@@ -37,6 +40,8 @@ from timesyncd.audit.report import (
     UnmeteredCallsReport,
 )
 from timesyncd.audit.timeline import Run, runs
+from timesyncd.config import validation_text
+from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import kind_text
 from timesyncd.jobs.issued_calls import IssuedCallCounts
 from timesyncd.jobs.missing_ranks import Hang, hang_text
@@ -47,8 +52,26 @@ from timesyncd.jobs.stragglers import module_sizes
 from timesyncd.units import percentile
 
 
+@contextmanager
+def _within_64_bits(job: str) -> Iterator[None]:
+    """A recording may hold any numbers. Raises TraceError where their sums are larger than a report holds."""
+    try:
+        yield
+    except ValidationError as error:
+        if not {each["type"] for each in error.errors()} <= {"less_than", "greater_than_equal"}:
+            raise
+        raise TraceError(
+            f"the recording of the job {job!r} has impossible numbers, so it is damaged: {validation_text(error)}"
+        ) from error
+
+
 def report(now: Measured, before: Measured | None = None) -> AuditReport:
-    """The report; `before`: the same job before a change, to compare with."""
+    """The report; `before`: the same job before a change, to compare with. Raises TraceError."""
+    with _within_64_bits(now.recording.job):
+        return _report(now, before)
+
+
+def _report(now: Measured, before: Measured | None) -> AuditReport:
     recording, attribution, samples = now.recording, now.attribution, now.samples
     is_known = now.is_account and not now.ranks_without_steps
     overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns and is_known else None

@@ -125,6 +125,11 @@ class Measured:
         late = {found.rank for found in self.attribution.stragglers if found.verdict == "straggler"}
         return late | {span.straggler.rank for span in self.late_spans if not span.ended}
 
+    @property
+    def waits_in_groups(self) -> Mapping[int, Mapping[int, OwnWait]]:
+        """By step: what the ranks state that they waited in groups, where no mark tells in which one."""
+        return self.recording.own_waits if self.recording.groups is None else {}
+
     @cached_property
     def unreduced_steps(self) -> int:
         """The steps in which some rank updated its parameters, and no rank has a mark of data that it exchanged."""
@@ -378,7 +383,7 @@ def _each_step(now: Measured) -> Iterator[list[tuple[_StageKey, int, int | None]
     by_step = dict(same_step(now.recording.syncs))
     for cost in now.costs:
         syncs = by_step.get(cost.step, [])
-        if syncs and len(cost.ranks) == now.recording.world_size:
+        if syncs and len(cost.ranks) == now.recording.world_size and not now.waits_in_groups.get(cost.step):
             named: list[_StageKey] = []
             for where in positions(syncs):
                 named += (where, "compute"), (where, "synchronize")
@@ -453,6 +458,9 @@ def overhead_sources(now: Measured) -> list[OverheadSource]:
     requests = _requests(now.recording)
     costs_ns: dict[_CauseKey, int] = defaultdict(int)
     for cost in now.costs:
+        if now.waits_in_groups.get(cost.step):
+            costs_ns["undivided", None, IN_GROUPS] += cost.exposed_ns
+            continue
         step = by_step.get(cost.step, [])
         named = list(zip(step, positions(step), [compared.get((sync.step, sync.sync)) for sync in step], strict=True))
         for rank, (_, elapsed_ns) in cost.ranks.items():

@@ -163,7 +163,7 @@ class SyncMessage(Message):
     step: Int64
     sync: Int64
     kind: Int64
-    arrivals: list[ArrivalMessage]
+    arrivals: list[ArrivalMessage] = Field(min_length=1)
 
 
 class StepMessage(Message):

@@ -21,6 +21,9 @@ from timesyncd.store.tables import clock_sample, grandmaster_sample, rollup
 
 NS_PER_MS = 1_000_000
 
+#: The time after which no row can be, and which a query may name.
+_LATEST_NS = 2**63 - 1
+
 #: A week of a grandmaster that is polled each 5 s.
 MAX_ROWS = 150_000
 #: A grandmaster that gave no sample for so many of its intervals is a hole in the chart.
@@ -46,7 +49,8 @@ class Grid:
 
     @property
     def end_ns(self) -> int:
-        return self.begin_ns + self.steps * self.step_ns
+        """The last step of a grid that ends centuries ahead may be cut short: the store holds no later time."""
+        return min(self.begin_ns + self.steps * self.step_ns, _LATEST_NS)
 
     def indices(self, realtime_ns: int, span_ns: int) -> range:
         """The steps that a record of this span covers."""

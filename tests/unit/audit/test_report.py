@@ -17,12 +17,13 @@ from timesyncd.audit import html
 from timesyncd.audit.build import report
 from timesyncd.audit.headline import percent, short_duration
 from timesyncd.audit.html import summary, write
-from timesyncd.audit.measured import measured, overhead_sources, stages
+from timesyncd.audit.measured import IN_GROUPS, measured, overhead_sources, stages
 from timesyncd.audit.report import AuditReport
 from timesyncd.cli.schemas import documents
 from timesyncd.errors import TimesyncdError
 from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs.arrivals import Arrival, compare
+from timesyncd.jobs.exposed import OwnWait
 from timesyncd.jobs.issued_calls import CallKind, IssuedCallCounts
 from timesyncd.jobs.missing_ranks import Presence
 from timesyncd.jobs.recording import Recording, ServerRequest
@@ -153,6 +154,22 @@ def test_the_sources_add_up_where_marks_are_missing_and_requests_overlap() -> No
 
     assert sum(source.exposed_ns for source in found) == now.exposed_ns
     assert [source.exposed_ns for source in found if source.cause == "request"] == [10 * 2 * MS]
+
+
+def test_waits_in_groups_of_a_few_steps_have_no_known_cause() -> None:
+    """A hub's window has them without their marks: they count in full, no rank is named for them, and no stage has them."""
+    whole = job(30, missing=frozenset((1, step) for step in range(3, 9)))
+    marked = {0: whole.steps[0], 1: [mark for mark in whole.steps[1] if mark.step >= 9]}
+    own = {step: {rank: OwnWait(13 * MS, 2 * MS, work=1) for rank in (0, 1)} for step in range(2, 9)}
+    now = measured(replace(whole, steps=marked, own_waits=own))
+    found = overhead_sources(now)
+
+    assert now.own_waits is None, "most steps have none"
+    assert sum(source.exposed_ns for source in found) == now.exposed_ns
+    assert [(source.rank, source.exposed_ns) for source in found if source.where == IN_GROUPS] == [
+        (None, 7 * 2 * 2 * MS)
+    ]
+    assert stages(now) == stages(measured(replace(whole, steps=marked)))
 
 
 def test_waiting_is_attributed_to_the_last_rank() -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,17 @@ def test_a_recording_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines[0].startswith("Rank 1 on node-0 is persistently late")
     assert lines[-1] == f"Report: {tmp_path / 'out' / 'report.html'}"
     assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
+
+
+def test_numbers_that_no_report_can_hold_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A damaged recording, whose times or counts add up to more than 64 bits, is an error that names the number."""
+    recorded = job(30)
+    lost = {rank: replace(record, marks_lost=2**63 - 1) for rank, record in recorded.ranks.items()}
+    path = saved(tmp_path / "damaged.json", replace(recorded, ranks=lost))
+
+    assert main(["audit", "--record", str(path), "--out", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the recording of the job 'train' has impossible numbers, so it is damaged: marks_lost = 18446744" in line
 
 
 def test_json_is_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -337,15 +337,19 @@ def test_a_folder_without_a_recording_is_an_error(tmp_path: Path, name: str, con
         ("{}", "job: missing"),
         ("VERSION", "version 9"),
         ("RANK", "rank 7 is outside the world of 2 ranks"),
+        ("NOBODY", r"syncs\[0\].arrivals = \[\]: List should have at least 1 item"),
     ],
 )
 def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, content: str, reported: str) -> None:
-    """JSON of something else, of another version, or with an impossible rank is an error of one line."""
+    """JSON of something else, of another version, or with a rank that cannot be, is an error of one line."""
     published = json.loads(RecordingMessage.of(job(2)).model_dump_json())
     if content == "VERSION":
         content = json.dumps(published | {"version": 9})
     if content == "RANK":
         published["ranks"][0]["rank"] = 7
+        content = json.dumps(published)
+    if content == "NOBODY":
+        published["syncs"][0]["arrivals"] = []
         content = json.dumps(published)
     path = tmp_path / "recording.json"
     path.write_text(content)

@@ -20,6 +20,7 @@ from timesyncd.messages.fleet import Rollup, Summary
 from timesyncd.model.observation import Observation
 from timesyncd.store.writer import Store
 from timesyncd.web.app import serve
+from timesyncd.web.query import MAX_TIME_NS
 
 JOB = "0f3a9c51d2b4e687"
 #: The place of the nodes of FakeView.
@@ -140,6 +141,16 @@ async def test_an_invalid_query_is_rejected(http: aiohttp.ClientSession, query: 
     """400, with what is allowed."""
     async with http.get(f"/api/v1/{query}") as answer:
         assert (answer.status, await answer.json()) == (400, {"error": error})
+
+
+@pytest.mark.parametrize("since", [0, START_NS, MAX_TIME_NS - 1])
+@pytest.mark.parametrize(
+    "path",
+    ["series?points=2", "series?subject=node&points=2", "fleet/racks?points=2", "grandmasters/gm-a/sky?points=2"],
+)
+async def test_a_span_to_the_end_of_time_is_answered(http: aiohttp.ClientSession, path: str, since: int) -> None:
+    """The last of two steps ends later than the store's columns hold."""
+    assert await get(http, f"{path}&since={since}&until=9999-12-31T00:00:00Z")
 
 
 async def test_the_racks_past_is_a_grid_of_whole_minutes(http: aiohttp.ClientSession) -> None:
