@@ -464,7 +464,7 @@ class Jobs:
         job = self._jobs[key] = job or self._new(key, batch, now_boottime_ns, 0)
         is_tight = self._held >= MAX_HELD
         job.accept(batch, now_boottime_ns, is_tight)
-        if job.has_restarted():
+        if job.ranks[batch.rank].behind and job.has_restarted():
             job = self._jobs[key] = self._new(key, batch, now_boottime_ns, job.run + 1)
             job.accept(batch, now_boottime_ns, is_tight)
         self._bytes_by_user[batch.uid] += job.bytes - before
