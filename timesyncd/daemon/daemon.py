@@ -498,6 +498,9 @@ class Daemon:
 
     def _receive(self, received: ReceivedMessage) -> None:
         message, received_ns, live = received.message, received.received_boottime_ns, not received.retained
+        if isinstance(message, MarkBatch):  # most of a hub's messages; they have no time of publication
+            self._hub_service.accept_marks(message, received_ns)
+            return
         if live and (published_ns := getattr(message, "published_realtime_ns", None)):
             self._web_view.lag.observe(published_ns, self._clocks.realtime_ns())
         match message:
@@ -505,8 +508,6 @@ class Daemon:
                 self._publisher.receive_repeated(message, received_ns, received.payload)
             case OtherState():
                 self._hub_service.accept_other(message.node, received.payload, received_ns, live)
-            case MarkBatch():
-                self._hub_service.accept_marks(message, received_ns)
             case HistoryBatch():
                 self._publisher.accept_history(message)
                 if self._parts.store is not None:
