@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
+from timesyncd.cli._log_output import print_error
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.errors import ConfigError
 from timesyncd.units import span_ns
@@ -57,7 +58,7 @@ def knows_source(place: StoreLocation, known: Collection[str], name: str) -> boo
     """False: the store has no such source, and a line on stderr names those that it has."""
     if name not in known:
         names = ", ".join(known) or "none"
-        print(f"timesyncd: {place} has no source {name!r}; known sources: {names}", file=sys.stderr)
+        print_error(f"timesyncd: {place} has no source {name!r}; known sources: {names}")
     return name in known
 
 

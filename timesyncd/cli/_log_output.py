@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO
@@ -41,6 +42,13 @@ def print_error(text: str) -> None:
     """One line on standard error, without what a terminal acts on; in the journal it is an error."""
     text = "\n".join(map(printable, text.splitlines()))
     print(with_priority(text, ERROR) if is_journal(sys.stderr) else text, file=sys.stderr)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """
+    Lines on standard output, without what a terminal acts on: files and hubs name jobs, nodes and hosts as they like.
+    """
+    print("\n".join(map(printable, lines)))
 
 
 def formatter(stream: TextIO) -> logging.Formatter:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_config_argument, add_url_argument, job_url
+from timesyncd.cli._log_output import print_error, print_lines
 from timesyncd.errors import Refused, TraceError
 
 if TYPE_CHECKING:
@@ -38,10 +38,13 @@ def run(args: Namespace) -> int:
     try:
         recording = _recording(args)
     except (TraceError, Refused) as error:
-        print(f"timesyncd: {error}", file=sys.stderr)
+        print_error(f"timesyncd: {error}")
         return 2
     found = advice_for(measured(recording))
-    print(found.model_dump_json(indent=2) if args.json else "\n".join(lines(found)))
+    if args.json:
+        print(found.model_dump_json(indent=2))
+    else:
+        print_lines(lines(found))
     return 0 if any(one.gain is not None for one in found.advice) else 1
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_config_argument, add_url_argument, audit_extra_is_missing, job_url
+from timesyncd.cli._log_output import print_error, print_lines
 from timesyncd.errors import Refused, TraceError
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from timesyncd.jobs.recording import Recording
 
 
@@ -61,12 +64,12 @@ def run(args: Namespace) -> int:
     try:
         recording, before = _recordings(args)
     except (TraceError, Refused) as error:
-        print(f"timesyncd: {error}", file=sys.stderr)
+        print_error(f"timesyncd: {error}")
         return 2
     if args.job is not None:
         write_whole(args.out / "recording.json", RecordingMessage.of(recording).model_dump_json())
     found = write(recording, args.out, before)
-    print(found.model_dump_json(indent=2) if args.json else "\n".join(summary(found, args.out)))
+    _print(found, summary(found, args.out), args)
     return 0
 
 
@@ -81,14 +84,21 @@ def _run_from(args: Namespace) -> int:
         return 2
     traces, errors = read_traces(args.traces)
     for error in errors:
-        print(f"timesyncd: {error}", file=sys.stderr)
+        print_error(f"timesyncd: {error}")
     if errors:
         return 2
     found = blame_report([str(path) for path in args.traces], traces)
     write_blame(found, args.out)
     lines = [*blame_lines(found), f"Report: {args.out / 'report.html'}"]
-    print(found.model_dump_json(indent=2) if args.json else "\n".join(lines))
+    _print(found, lines, args)
     return 0
+
+
+def _print(found: BaseModel, lines: list[str], args: Namespace) -> None:
+    if args.json:
+        print(found.model_dump_json(indent=2))
+    else:
+        print_lines(lines)
 
 
 def _recordings(args: Namespace) -> tuple[Recording, Recording | None]:

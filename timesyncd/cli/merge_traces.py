@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from timesyncd.cli._log_output import print_error
 from timesyncd.client.files import replacing
 from timesyncd.errors import TraceError
 
@@ -61,7 +61,7 @@ def run(args: Namespace) -> int:
         with _written(args.output) as file:
             _write(file, merge, args.traces)
     except TraceError as error:
-        print(f"timesyncd: {error}", file=sys.stderr)
+        print_error(f"timesyncd: {error}")
         return 2
     _print_result(merge, args)
     return 0 if all(alignment.bound_ns is not None for alignment in axis.alignments) else 1

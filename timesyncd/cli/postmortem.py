@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from timesyncd.cli._common import add_config_argument, add_url_argument, page_url
+from timesyncd.cli._log_output import print_error
 from timesyncd.errors import ConfigError
 
 EXAMPLES = (
@@ -81,5 +81,5 @@ def run(args: Namespace) -> int:
         text = json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
         text = f"it responded with status {status}"
-    print(f"timesyncd postmortem: {page}: {text}", file=sys.stderr)
+    print_error(f"timesyncd postmortem: {page}: {text}")
     return 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from argparse import ArgumentParser, Namespace
 
 from timesyncd.cli._access import access_of, add_access_arguments, progress
+from timesyncd.cli._log_output import print_error
 
 EXAMPLES = (
     "timesyncd probe 192.0.2.1 --community-file gm-a.community",
@@ -45,5 +45,5 @@ def run(args: Namespace) -> int:
         Console(highlight=False).print(Group(*tables(found)))
         print(f"\nConfiguration for the daemons that poll it:\n\n{suggestion(found, args.profile)}")
     for error in found.errors:
-        print(f"timesyncd: {error}", file=sys.stderr)
+        print_error(f"timesyncd: {error}")
     return 1 if found.errors else 0

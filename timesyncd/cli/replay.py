@@ -13,6 +13,7 @@ from io import BufferedReader
 from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_store_argument, load_config
+from timesyncd.cli._log_output import print_error
 from timesyncd.cli._replay_output import Output
 from timesyncd.errors import ConfigError, TraceError
 from timesyncd.logs.bounds import BoundRow
@@ -92,7 +93,7 @@ def _replay_file(args: Namespace) -> int:
         output.flush()
     except TraceError as error:
         output.flush()
-        print(f"timesyncd: {error}", file=sys.stderr)
+        print_error(f"timesyncd: {error}")
         return 2
     return 0
 

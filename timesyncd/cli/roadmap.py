@@ -23,6 +23,7 @@ from timesyncd.cli._common import (
     audit_extra_is_missing,
     job_url,
 )
+from timesyncd.cli._log_output import print_error, print_lines
 from timesyncd.errors import ConfigError, Refused, TimesyncdError, TraceError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def run(args: Namespace) -> int:
         try:
             recording = _recording(args)
         except (TraceError, Refused) as error:
-            print(f"timesyncd: {error}", file=sys.stderr)
+            print_error(f"timesyncd: {error}")
             return 2
         proposal = propose(roadmap, recording, args.out)
         if proposal.stage in _STAGES_WITH_LOSS:
@@ -251,8 +252,8 @@ def _done(proposal: Proposal, args: Namespace) -> bool:
     command = None if proposal.command is None else (*proposal.command, *_page(args))
     shown = None if command is None else shlex.join(("timesyncd", *command))
     if not args.json:
-        print(f"{proposal.stage}: {proposal.measured}")
-        print(f"  proposes: {proposal.proposes}" + ("" if shown is None else f"\n  command:  {shown}"))
+        lines = [f"{proposal.stage}: {proposal.measured}", f"  proposes: {proposal.proposes}"]
+        print_lines(lines if shown is None else [*lines, f"  command:  {shown}"])
     confirmed = not proposal.blocked and (args.yes or _confirmed())
     output = StringIO()
     status = 1
@@ -296,7 +297,7 @@ def _run(command: Sequence[str]) -> int:
         status: int = module.run(parser.parse_args(command[1:]))
         return status
     except TimesyncdError as error:
-        print(f"timesyncd: {error}", file=sys.stderr)
+        print_error(f"timesyncd: {error}")
         return 1
 
 

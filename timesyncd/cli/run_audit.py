@@ -11,7 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from timesyncd.cli._common import audit_extra_is_missing, is_missing
+from timesyncd.cli._log_output import print_error
 from timesyncd.errors import TimesyncdError, TraceError
+from timesyncd.units import printable
 
 EXAMPLES = (
     "timesyncd run-audit -- torchrun --nproc-per-node 4 train.py",
@@ -64,7 +66,7 @@ def run(args: Namespace) -> int:
             return run_script(command, os.environ)
         status = run_script(command, environ, args.seconds, lambda: _report(marks, args.out))
     except CommandNotStarted as error:
-        print(f"timesyncd: {error}", file=sys.stderr)
+        print_error(f"timesyncd: {error}")
         return error.status
     finally:
         _remove_empty(marks, *([args.out] if is_new else []))
@@ -100,7 +102,7 @@ def _report(marks: Path, out: Path) -> None:
         lines = [f"no report: {_failure_reason(marks, error)}"]
     except Exception as error:  # noqa: BLE001  a bug here must not change the script's status
         lines = [f"no report, because of a bug in timesyncd: {type(error).__name__}: {error}"]
-    print("\n".join(f"timesyncd: {line}" for line in lines), file=sys.stderr, flush=True)
+    print("\n".join(printable(f"timesyncd: {line}") for line in lines), file=sys.stderr, flush=True)
 
 
 def _written(marks: Path, out: Path) -> list[str]:
@@ -119,9 +121,9 @@ def _written(marks: Path, out: Path) -> list[str]:
 
 
 def _failure_reason(marks: Path, error: TimesyncdError) -> str:
-    notes = sorted(marks.glob("*.note"))
-    if notes:
-        return f"{notes[0].name}: {notes[0].read_text(errors='replace').splitlines()[0]}"
+    for note in sorted(marks.glob("*.note")):
+        for line in note.read_text(errors="replace").splitlines()[:1]:
+            return f"{note.name}: {line}"
     return str(error)
 
 

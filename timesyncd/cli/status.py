@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from timesyncd.cli._common import add_config_argument, add_url_argument, page_url, parsed_reply
+from timesyncd.cli._log_output import print_error
 from timesyncd.errors import TimesyncdError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
 
     named = _named(answer, name)
     if isinstance(named, str):
-        print(f"timesyncd: {named}", file=sys.stderr)
+        print_error(f"timesyncd: {named}")
         return 2
     reply, found = named
     if isinstance(found, GrandmasterState):

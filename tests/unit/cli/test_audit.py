@@ -58,6 +58,35 @@ def test_a_recording_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
 
 
+@pytest.mark.parametrize("words", [("audit", "--record"), ("audit", "--from"), ("advise",), ("audit", "--before")])
+def test_names_in_a_recording_are_text(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The terminal gets no control character of a job's or a host's name, and no line that looks like another one."""
+    forged = "\x1b]0;owned\x07\nReport: elsewhere"
+    recorded = job(60, 3, late(1))
+    ranks = {rank: replace(record, node=forged) for rank, record in recorded.ranks.items()}
+    path = str(saved(tmp_path / "now.json", replace(recorded, job=forged, ranks=ranks)))
+
+    if words[-1] == "--before":
+        words = ("audit", "--record", path, "--before")
+    main([*words, path, *(["--out", str(tmp_path / "out")] if words[0] == "audit" else [])])
+    lines = capsys.readouterr().out.split("\n")
+
+    assert any("owned" in line for line in lines)
+    assert all(line.isprintable() for line in lines)
+    assert "Report: elsewhere" not in lines
+
+
+def test_a_name_in_an_error_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value of a file that is no recording is quoted without what a terminal acts on."""
+    (tmp_path / "rank\x1b[2J.marks").write_bytes(b"\4\0\0\0none")
+
+    for words in (["audit", "--record"], ["audit", "--from"], ["advise"]):
+        assert main([*words, str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith(f"timesyncd: {tmp_path}/rank\\x1b[2J.marks: ")
+
+
 def test_numbers_that_no_report_can_hold_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A damaged recording, whose times or counts add up to more than 64 bits, is an error that names the number."""
     recorded = job(30)

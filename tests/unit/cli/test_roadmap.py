@@ -121,6 +121,22 @@ def test_nothing_is_done_without_a_confirmation(
     assert not Path("timesyncd-roadmap/roadmap.json").exists()
 
 
+def test_a_name_in_a_proposal_is_text(
+    done: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank chooses its host's name: the terminal on which the operator confirms gets no control character of it."""
+    slow = job(60, 2, late(1, computing=noisy()))
+    forged = replace(slow, ranks={rank: replace(each, node="\x1b[1A\x1b[2Kn") for rank, each in slow.ranks.items()})
+    monkeypatch.setattr(roadmap, "_recording", lambda _: forged)
+    roadmap._save(Path("timesyncd-roadmap") / roadmap._STATE, Roadmap("train", RoadmapStage.MONITOR))
+    run_fakes(monkeypatch, done)
+
+    assert main(["roadmap", "train"]) == 1
+    printed = capsys.readouterr().out
+    assert "Rank 1 on \\x1b[1A\\x1b[2Kn is persistently late" in printed
+    assert all(line.isprintable() for line in printed.splitlines())
+
+
 def test_it_resumes_where_it_was(
     done: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

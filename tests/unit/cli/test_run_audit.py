@@ -47,6 +47,16 @@ def test_a_folder_that_cannot_be_created_costs_the_audit_and_not_the_script(
     assert "Not a directory; the script runs without an audit" in printed.err
 
 
+def test_an_empty_note_changes_no_status(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As a full disk leaves it: there is no report, and the status is the script's."""
+    script = "import os, sys; open(os.environ['TIMESYNCD_RECORD'] + '/rank-0-1.note', 'w'); sys.exit(3)"
+    status = main(["run-audit", "--out", str(tmp_path / "out"), "--", sys.executable, "-c", script])
+
+    assert status == 3
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("timesyncd: no report: no rank was metered")
+
+
 def test_nothing_is_left_where_no_rank_was_metered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither an empty folder of marks, nor the folder of the report; one that was there stays."""
     (tmp_path / "mine").mkdir()
