@@ -23,6 +23,8 @@ export interface HeatOptions {
   stops: string[];
   cellText: (row: number, column: number) => string;
   onClick?: (row: number, column: number) => void;
+  /** The column of the marked moment; null: none. */
+  cursor?: () => number | null;
   /** The scale's class, its two ends, and what the cells of a colour of its own are. */
   scale: { name: string; from: string; to: string; other: string };
 }
@@ -54,6 +56,14 @@ export function zoomedPort(port: Port, factor: number, row: number, column: numb
   const start = (first: number, span: number, around: number, next: number, most: number): number =>
     Math.min(Math.max(0, around - ((around - first) / span) * next), most - next);
   return { rows: height, columns: width, row: start(port.row, port.rows, row, height, rows), column: start(port.column, port.columns, column, width, columns) };
+}
+
+/** The column that has this moment: the last one that begins before it and is no further away than the columns are apart. Pure. */
+export function columnAt(times: number[], atMs: number | null): number | null {
+  const [first = 0, second = first] = times;
+  const found = atMs === null ? -1 : times.findLastIndex((time) => time <= atMs);
+  const next = times[found + 1] ?? (times[found] ?? 0) + second - first;
+  return found < 0 || (atMs as number) >= next ? null : found;
 }
 
 export class HeatMap {
@@ -121,6 +131,7 @@ export class HeatMap {
     const { row, column, rows, columns } = this.port;
     pen.drawImage(this.image, column, row, columns, rows, left(), 0, width - left(), this.height - bottom());
     this.separators(pen, width);
+    this.drawCursor(pen, width);
     this.labels(pen, width);
   }
 
@@ -131,6 +142,17 @@ export class HeatMap {
     if (rowHeight < 7) return;
     pen.fillStyle = colour("card");
     for (let at = Math.ceil(row); at <= row + rows; at += 1) pen.fillRect(left(), Math.round((at - row) * rowHeight) - 1, width - left(), 1);
+  }
+
+  private drawCursor(pen: CanvasRenderingContext2D, width: number): void {
+    const { column, columns } = this.port;
+    const at = this.options.cursor?.() ?? null;
+    if (at === null || at + 0.5 < column || at + 0.5 > column + columns) return;
+    const x = left() + ((at + 0.5 - column) / columns) * (width - left());
+    pen.strokeStyle = colour("ink");
+    pen.setLineDash([4, 3]);
+    pen.strokeRect(x, 0, 0, this.height - bottom());
+    pen.setLineDash([]);
   }
 
   private labels(pen: CanvasRenderingContext2D, width: number): void {

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { ticks } from "../src/bars.ts";
 import { chainOf, shortened } from "../src/chain.ts";
 import { columnsOf } from "../src/dense.ts";
-import { NOTHING, NO_BOUND, WITHIN_ERROR, paint, zoomedPort } from "../src/heat.ts";
+import { NOTHING, NO_BOUND, WITHIN_ERROR, columnAt, paint, zoomedPort } from "../src/heat.ts";
 import { flagsOf, lanesOf, placedBars, type LaneBar } from "../src/lanes.ts";
 import { covered, latenessCells, latenessOf, lateShare, stepParts } from "../src/lateness.ts";
 import { RackHistory, boundShare, fleetNumbers, shortNames } from "../src/racks.ts";
@@ -144,6 +144,12 @@ test("what finds no row of its own has no text, and no text is cut to a few lett
   const many = Array.from({ length: 14 }, (_, at) => bar(at, at, "the same moment", "note"));
   assert.deepEqual(placedBars(many, Number, 0, 1_000, 7).map(({ row, letters }) => [row, letters > 0]), many.map((_, at) => [Math.min(at, 9), at < 10]));
   assert.equal(placedBars([bar(45, 45, "too long for so narrow a picture")], Number, 0, 100, 7)[0]?.letters, 0);
+});
+
+test("the marked moment is in the column that begins before it, and outside the columns in none", () => {
+  const times = [1_000, 2_000, 3_000];
+  assert.deepEqual([999, 1_000, 2_999, 3_999, 4_000, null].map((at) => columnAt(times, at)), [null, 0, 1, 2, null, null]);
+  assert.equal(columnAt([], 5), null);
 });
 
 test("an event of the node or of its grandmaster is a flag that says what changed, and one of another grandmaster is none", () => {

@@ -4,7 +4,7 @@ import { Poll } from "../api.ts";
 import { TimeChart } from "../chart.ts";
 import { chainOf } from "../chain.ts";
 import { byId, copyText, fillTable, h, number, put, putChildren, type Cell } from "../dom.ts";
-import { HeatMap } from "../heat.ts";
+import { HeatMap, columnAt } from "../heat.ts";
 import { STATUSES, STATUS_CLASSES, STATUS_SIGNS, bound, boundAt, causeFilter, count, duration, elapsedText, forecast, remainingText, roundUp, statusCell, withMicro, type Entry } from "../model.ts";
 import { at, atZone, place } from "../place.ts";
 import { RackHistory, fleetNumbers, type RacksAnswer } from "../racks.ts";
@@ -54,7 +54,7 @@ export class FleetView {
   private readonly rackMap = new HeatMap(byId("racks"), {
     name: "widest bound of each rack over time", height: 380, stops: ["heat-1", "heat-2", "heat-3", "heat-4", "heat-5"],
     scale: { name: "heat", from: "100 ns", to: "1 ms", other: "no bound" },
-    cellText: (row, column) => this.rackText(row, column), onClick: (row, column) => this.rackClick(row, column),
+    cursor: () => columnAt(this.rackCells?.atMs ?? [], place.cursorMs), cellText: (row, column) => this.rackText(row, column), onClick: (row, column) => this.rackClick(row, column),
   });
   private readonly chart = new TimeChart(byId("alignment-chart"), {
     name: "bounds of the fleet over time", height: 230, log: true, limits: () => this.limits(),
@@ -129,7 +129,7 @@ export class FleetView {
     put(byId("racks-note"), this.storedRacks?.racks.length ? "from the hub's store, and live" : note);
     put(byId("alignment-note"), this.stored.times.length === 0 ? note : "from the hub's store, and live");
     const cells = this.racks.matrix(from, to, (atMs) => timeOfDay(atMs, place.zone).slice(0, to - from < SECONDS_BELOW_MS ? 8 : 5), this.storedRacks);
-    const drawn = JSON.stringify([cells.atMs.length, cells.atMs[0], cells.rows.length, this.bounds.times.length, this.storedRacks?.begin_ms, place.zone]);
+    const drawn = JSON.stringify([cells.atMs.length, cells.atMs[0], cells.rows.length, this.bounds.times.length, this.storedRacks?.begin_ms, place.zone, place.cursorMs]);
     if (this.rackCells !== null && drawn === byId("racks").dataset.drawn) return;
     byId("racks").dataset.drawn = drawn;
     this.rackCells = cells;

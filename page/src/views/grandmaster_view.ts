@@ -4,7 +4,7 @@
 import { fetchJson } from "../api.ts";
 import { CurveChart, TimeChart } from "../chart.ts";
 import { byId, fillTable, h, put, putChildren } from "../dom.ts";
-import { HeatMap, NOTHING } from "../heat.ts";
+import { HeatMap, NOTHING, columnAt } from "../heat.ts";
 import { alarmClass, bound, boundAt, duration, durationText, grandmasterNow, roundUp, signed, type Entry, type GrandmasterNow } from "../model.ts";
 import { at, atZone, place } from "../place.ts";
 import { state } from "../state.ts";
@@ -91,6 +91,7 @@ export class GrandmasterView {
   private readonly cn0 = new HeatMap(byId("gm-cn0"), {
     name: "C/N0 of each satellite over time", height: 260, stops: ["cn0-1", "cn0-2", "cn0-3", "cn0-4"],
     scale: { name: "cn0", from: "15", to: "55 dB-Hz", other: "not tracked" }, cellText: (row, column) => this.cellText(row, column),
+    cursor: () => columnAt(this.times, place.cursorMs),
   });
   private readonly followers = new TimeChart(byId("gm-followers"), {
     name: "PTP clients over time", height: 220, zero: true, text: (clients) => (Number.isInteger(clients) ? String(clients) : ""), lines: [{ label: "clients", colour: "series-1" }],
@@ -175,7 +176,7 @@ export class GrandmasterView {
     const sky = document.getElementById("gm-sky") as unknown as SVGSVGElement;
     drawSky(sky, (this.shown?.reachable && this.shown.satellites) || []);
     put(byId("gm-sky-note"), sky.hasAttribute("hidden") ? "" : "sky: now, north is up; filled: healthy");
-    const drawn = JSON.stringify([this.shown?.name, this.times.length, this.times.at(-1), place.zone]);
+    const drawn = JSON.stringify([this.shown?.name, this.times.length, this.times.at(-1), place.zone, place.cursorMs]);
     if (this.satellites.length === 0 || byId("gm-cn0").dataset.drawn === drawn) return;
     byId("gm-cn0").dataset.drawn = drawn;
     const share = (value: number | null): number => (value === null ? NOTHING : Math.min(1, Math.max(0, (value - CN0_LOWEST) / (CN0_HIGHEST - CN0_LOWEST))));
