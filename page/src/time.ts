@@ -75,6 +75,20 @@ export function timeText(ms: number, zone: Zone, nowMs: number = Date.now()): st
   return day === parts(nowMs, zone)[0] ? time : `${day} ${time}`;
 }
 
+const TICK_STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000];
+const DAY_MS = 86_400e3;
+
+/** At most so many round moments of a range, with their texts: of a step of days the date, else the time of day. */
+export function ticksOf(fromMs: number, toMs: number, most: number, zone: Zone): { ms: number; text: string }[] {
+  const stepMs = (TICK_STEPS_S.find((step) => (toMs - fromMs) / (step * 1e3) <= most) ?? 7_776_000) * 1e3;
+  const shiftMs = zone === "utc" ? 0 : -new Date(toMs).getTimezoneOffset() * 60e3;
+  const first = Math.ceil((fromMs + shiftMs) / stepMs) * stepMs - shiftMs;
+  return Array.from({ length: Math.max(0, Math.floor((toMs - first) / stepMs) + 1) }, (_, index) => first + index * stepMs).map((ms) => {
+    const [day, time] = parts(ms, zone);
+    return { ms, text: stepMs >= DAY_MS ? day.slice(5) : stepMs >= 60e3 ? time.slice(0, 5) : time };
+  });
+}
+
 export const zoneName = (zone: Zone): string => (zone === "utc" ? "UTC" : "local time");
 
 /** "last 6 h", or both ends. */

@@ -5,7 +5,7 @@ import { changed, pathOf, routeOf } from "../src/route.ts";
 import { storyText, truthsText } from "../src/simulation.ts";
 import { fleetTab, nodeTab } from "../src/title.ts";
 import type { Headline } from "../src/types.ts";
-import { DEFAULT_RANGE, limitsOf, panned, rangeOf, rangeParameters, rangeText, spanMs, timeText, zoomed } from "../src/time.ts";
+import { DEFAULT_RANGE, limitsOf, panned, rangeOf, rangeParameters, rangeText, spanMs, ticksOf, timeText, zoomed } from "../src/time.ts";
 
 const NOW = Date.parse("2026-11-26T03:04:11Z");
 
@@ -58,6 +58,13 @@ test("a time names its day only where that is not today", () => {
   assert.equal(timeText(NOW - 60e3, "utc", NOW), "03:03:11");
   assert.equal(timeText(NOW - 86_400e3, "utc", NOW), "2026-11-25 03:04:11");
   assert.equal(rangeText({ kind: "live", span: "15m", spanMs: 900e3 }, "utc"), "last 15 min");
+});
+
+test("the ticks of a range are round moments, and of days they are dates", () => {
+  const texts = (fromMs: number, most: number): string[] => ticksOf(fromMs, NOW, most, "utc").map(({ text }) => text);
+  assert.deepEqual(texts(NOW - 300e3, 5), ["03:00", "03:01", "03:02", "03:03", "03:04"]);
+  assert.deepEqual(texts(NOW - 60e3, 4), ["03:03:15", "03:03:30", "03:03:45", "03:04:00"]);
+  assert.deepEqual(texts(NOW - 3 * 86_400e3, 5), ["11-24", "11-25", "11-26"]);
 });
 
 test("a known truth stands beside the bound of its moment, and a sign and a word say whether it is inside", () => {

@@ -6,7 +6,7 @@ import { lanesOf, placedBars, type Lane } from "../lanes.ts";
 import { at, place } from "../place.ts";
 import { isPhone, letters } from "../size.ts";
 import { state } from "../state.ts";
-import { timeOfDay, zoneName } from "../time.ts";
+import { ticksOf, zoneName } from "../time.ts";
 import type { Finding, List, Note } from "../types.ts";
 import { EventList, renderFindings } from "./findings.ts";
 
@@ -155,10 +155,10 @@ function picture(lanes: Lane[], from: number, to: number, width: number): SVGSVG
 const fitted = (text: string, room: number): string => (text.length <= room ? text : room < 1 ? "" : `${text.slice(0, Math.max(1, room - 1))}…`);
 
 function gridLines(from: number, to: number, x: (ms: number) => number, height: number, width: number): SVGElement[] {
-  const count = Math.max(2, Math.floor((width - leftOf()) / letters(110)));
+  const most = Math.max(2, Math.floor((width - leftOf()) / letters(110)));
   const cursor = place.cursorMs === null ? [] : [svg("line", { x1: x(place.cursorMs), x2: x(place.cursorMs), y1: 0, y2: height - 20, class: "cursor" })];
-  return [...cursor, ...Array.from({ length: count + 1 }, (_, index) => from + ((to - from) * index) / count).flatMap((ms, index) => [
+  return [...cursor, ...ticksOf(from, to, most, place.zone).flatMap(({ ms, text }) => [
     svg("line", { x1: x(ms), x2: x(ms), y1: 0, y2: height - 20, class: "grid" }),
-    svg("text", { x: x(ms), y: height - 6, "text-anchor": index === count ? "end" : "middle", class: "lane" }, timeOfDay(ms, place.zone)),
+    svg("text", { x: x(ms), y: height - 6, "text-anchor": x(ms) > width - letters(30) ? "end" : "middle", class: "lane" }, text),
   ])];
 }
