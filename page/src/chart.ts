@@ -220,8 +220,11 @@ function timeLabel(seconds: number): string {
   return shifted.toISOString().slice(0, 19).replace("T", " ");
 }
 
+/** As wide as the longest label: a frequency of −12.25 ppm is longer than most bounds. */
+const labelSize = (labels: string[] | null): number => Math.max(letters(64), letters(16) + letters(6.8) * Math.max(0, ...(labels ?? []).map((label) => label.length)));
+
 const valueAxis = (text: (value: number) => string, log: boolean): uPlot.Axis => ({
-  ...axisStyle(), scale: "y", size: letters(64),
+  ...axisStyle(), scale: "y", size: (_plot, labels) => labelSize(labels),
   values: (_plot, splits) => splits.map((value) => (value === null || (log && Math.log10(value) % 1 !== 0) ? "" : text(value))),
 });
 

@@ -40,9 +40,12 @@ class Place {
     return `${ROOT}${path}${query.size > 0 ? `?${query}` : ""}`;
   }
 
+  /** Another view or subject is read from its top. */
   go(address: string): void {
+    const before = location.pathname;
     history.pushState(null, "", address);
     this.read();
+    if (location.pathname !== before) scrollTo(0, 0);
   }
 
   /** Changes the address without a step in the browser's history. */

@@ -47,6 +47,7 @@ export function spanQuery(extra: Record<string, string>): URLSearchParams {
 export class RangeRequest<T> {
   private requested = "";
   private requestedAt = -Infinity;
+  private answered = "";
 
   constructor(private readonly path: (subject: string) => string, private readonly onAnswer: (answer: T | null) => void, private readonly everyMs = REFRESH_MS, private readonly withinMs?: number) {}
 
@@ -58,8 +59,14 @@ export class RangeRequest<T> {
     void fetchAged<T>(this.path(subject), SHARED_S, this.withinMs).then(({ body: answer }) => {
       if (request !== this.requested) return;
       if (answer === null) this.requestedAt = Math.min(this.requestedAt, performance.now() - this.everyMs + REFRESH_MS); // a refusal is for now
+      this.answered = request;
       this.onAnswer(answer);
     });
+  }
+
+  /** Nothing of this subject and range was answered yet. */
+  get isLoading(): boolean {
+    return this.requested !== this.answered;
   }
 }
 

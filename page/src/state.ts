@@ -13,6 +13,12 @@ class State {
     return this.handled.find((each) => each.finding === finding && each.subject === subject);
   }
 
+  /** The name of the grandmaster with this clock identity, where this daemon knows one: a node may publish the identity alone. */
+  grandmasterName(identity: string | null): string | null {
+    if (identity === null) return null;
+    return [...this.received.grandmaster.values()].find(({ data }) => data.identities.includes(identity))?.data.name ?? null;
+  }
+
   get isFleet(): boolean {
     return (this.received.fleet?.data.nodes ?? this.overview?.data.headline.nodes ?? 0) > 1;
   }

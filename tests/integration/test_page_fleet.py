@@ -264,6 +264,30 @@ async def test_a_node_has_a_page(page: Page, view: FleetView) -> None:
     assert page.complaints == []
 
 
+async def test_another_view_is_read_from_its_top(page: Page) -> None:
+    """A link at the end of a long list does not lead into the middle of the next view."""
+    await page.evaluate("scrollTo(0, 1e6)")
+    assert await page.evaluate("scrollY") > 0
+    await page.evaluate("document.querySelector('nav a[data-view=grandmaster]').click()")
+    await page.becomes("document.getElementById('view-grandmaster').hidden", False)
+
+    assert await page.evaluate("scrollY") == 0
+
+
+async def test_a_grandmaster_has_one_name_in_the_list(view: FleetView) -> None:
+    """Also where a node publishes its clock identity alone."""
+    view.states[1] = view.states[1].model_copy(update={"grandmaster": None, "grandmaster_summary": None})
+    server = await serve(config.WebSettings(port=0), view)
+    async with opened(server.url + "fleet") as page:
+        await page.until("nodes", "trainer-00001")
+        await page.until("fleet-grandmasters", "gm-a")
+        shown = {line.split("|")[0]: line.split("|")[4] for line in await rows(page, "nodes")}
+    await server.close()
+
+    assert view.states[1].node in shown
+    assert {shown[view.states[1].node], shown["trainer-00002"]} == {"gm-a"}
+
+
 async def test_an_unknown_node_shows_no_numbers(page: Page) -> None:
     """An address of a node that is gone shows no other node's numbers."""
     await go(page, "node/no-such-node")

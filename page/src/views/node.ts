@@ -20,7 +20,9 @@ export function offsetText(node: NodeState): string {
   return source === undefined || source.offset_ns === null ? "—" : `${signed(source.offset_ns)}${measuredClock(source)}`;
 }
 
-export const grandmasterText = (node: NodeState): string => node.grandmaster_summary ?? node.grandmaster ?? node.grandmaster_identity ?? "—";
+const grandmasterName = (node: NodeState): string | null => node.grandmaster ?? state.grandmasterName(node.grandmaster_identity);
+
+export const grandmasterText = (node: NodeState): string => grandmasterName(node) ?? node.grandmaster_identity ?? "—";
 
 export function renderNode(node: NodeState, receivedAt: number, now: number): NodeNow {
   const its = nodeNow(node, receivedAt, now, state.overview?.data.headline.limits.node_bound_ns ?? null);
@@ -88,7 +90,8 @@ function referenceText(node: NodeState, its: NodeNow): string {
   if (its.isUtcOnly) return "to UTC; this node has no grandmaster";
   if (node.gm?.reason_code === "no_announce") return "grandmaster unknown: no Announce";
   if (!node.grandmaster_identity) return "no grandmaster";
-  return `to grandmaster ${node.grandmaster ? `${node.grandmaster} (${node.grandmaster_identity})` : node.grandmaster_identity}`;
+  const name = grandmasterName(node);
+  return `to grandmaster ${name === null ? node.grandmaster_identity : `${name} (${node.grandmaster_identity})`}`;
 }
 
 /** Why the UTC bound is not the grandmaster's. */

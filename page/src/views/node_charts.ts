@@ -3,7 +3,7 @@
 import { CurveChart, TimeChart, type Line } from "../chart.ts";
 import { byId, h, put } from "../dom.ts";
 import { boundAt, duration, nodeNow, roundUp, statusAt } from "../model.ts";
-import { place } from "../place.ts";
+import { at, place } from "../place.ts";
 import { state } from "../state.ts";
 import { zoneName } from "../time.ts";
 import { RangeRequest, seriesPath, spanQuery, tableOf, type SeriesAnswer } from "../series.ts";
@@ -70,7 +70,6 @@ export class NodeCharts {
     const of = (ns: number | null): number | null => (ns === null ? null : -ns);
     this.bandTrack.add(atMs, [its.mainNs, of(its.mainNs), its.mainStatNs, of(its.mainStatNs), source?.offset_ns ?? null]);
     this.stackTrack.add(atMs, stacked(node, its.parentNs));
-    put(byId("band-note"), `offset${measuredClock(source)} (line) and ± bound of the system clock (bands: hard and 99.7 %), ${zoneName(place.zone)}`);
   }
 
   private reset(node: string): void {
@@ -93,6 +92,14 @@ export class NodeCharts {
     this.stack.set(joined(this.storedStack, this.stackTrack));
     for (const { chart } of this.charts.values()) chart.redraw();
     this.drawForecast(node);
+    this.renderNote(node);
+  }
+
+  /** What the lines are, and why a chart is empty before the page was opened. */
+  private renderNote(node: NodeState): void {
+    const [since] = this.bandTrack.times;
+    const begin = this.series.isLoading ? ", the stored past is loading" : this.stored.times.length > 0 || since === undefined ? "" : `, readings since ${at(since * 1e6)}, when this page was opened`;
+    put(byId("band-note"), `offset${measuredClock(measuringSource(node))} (line) and ± bound of the system clock (bands: hard and 99.7 %)${begin}, ${zoneName(place.zone)}`);
   }
 
   private limits(): { value: number; text: string }[] {
