@@ -24,14 +24,14 @@ export function matching<T>(text: string, items: Iterable<T>, nameOf: (item: T) 
 function knownHits(text: string): Hit[] {
   const { grandmaster, job, finding } = state.received;
   const jobs = [...job.values()].map(({ data }) => data);
-  const ranks = jobs.flatMap((each) => each.ranks.map((rank) => ({ name: `rank ${rank.rank} of ${each.job} on ${rank.node}`, id: each.job_id })));
+  const ranks = jobs.flatMap((each) => each.ranks.map((rank) => ({ name: `${rank.rank} of ${each.job} on ${rank.node}`, id: each.job_id })));
   const racks = [...new Set(state.overview?.data.chain.map(({ place: rack }) => rack).filter(Boolean) ?? [])];
   const findings = [...finding.values()].map(({ data }) => `${data.id} ${data.subject}`);
   return [
     ...matching(text, racks, (rack) => rack).map((rack) => ({ kind: "rack", name: rack, href: place.link("fleet", null, { topology: rack }) })),
-    ...matching(text, grandmaster.keys(), (name) => name).map((name) => ({ kind: "grandmaster", name, href: place.link("grandmaster", name) })),
+    ...matching(text, grandmaster.values(), ({ data }) => `${data.name} ${data.identities.join(" ")}`).map(({ data: { name } }) => ({ kind: "grandmaster", name, href: place.link("grandmaster", name) })),
     ...matching(text, jobs, (each) => `${each.job} ${each.job_id}`).map((each) => ({ kind: "job", name: each.job, href: place.link("job", each.job_id) })),
-    ...matching(text, ranks, ({ name }) => name).map(({ name, id }) => ({ kind: "rank", name, href: place.link("job", id) })),
+    ...matching(text, ranks, ({ name }) => `rank ${name}`).map(({ name, id }) => ({ kind: "rank", name, href: place.link("job", id) })),
     ...matching(text, findings, (name) => name).map((name) => ({ kind: "finding", name, href: place.link("timeline") })),
   ];
 }

@@ -51,7 +51,7 @@ class TopApp(App[None]):
     CSS = """
     #banner { height: auto; padding: 0 1; text-style: bold; }
     #story { height: auto; padding: 0 1; color: $accent; }
-    #findings { height: auto; max-height: 8; padding: 0 1; }
+    #findings { height: auto; max-height: 20%; padding: 0 1; }
     #filter { display: none; }
     #filter.open { display: block; }
     #counted { height: auto; padding: 0 1; color: $text-muted; }

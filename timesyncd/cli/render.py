@@ -476,7 +476,8 @@ def demo_job(job: JobState) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_row()
     table.add_row(
-        plain_text(f"job {job.job}", "bold"), plain_text(f"{job.world_size} ranks, {job.steps_complete} steps")
+        plain_text(f"job {job.job}", "bold"),
+        plain_text(f"{job.world_size} ranks, {job.steps_complete} synchronizations"),
     )
     table.add_row("straggler", plain_text(job.verdict, "" if job.straggler_rank is None else "yellow"))
     table.add_row("sync overhead", f"{percent(job.sync_overhead)} of the time is spent in barriers")

@@ -49,7 +49,10 @@ def job_facts(job: JobState) -> list[tuple[str, str | None]]:
         ("phase", _phase(job)),
         ("policy", job.plan.policy or None),
         ("groups of ranks", _groups(job)),
-        ("steps", f"{_step(job.step)} newest, {job.steps_complete} complete, {job.steps_incomplete} incomplete"),
+        (
+            "steps",
+            f"{_step(job.step)} newest; {job.steps_complete} synchronizations complete, {job.steps_incomplete} incomplete",
+        ),
         ("marks lost", str(lost) if lost else None),
         ("metering overhead", None if job.own_overhead is None else f"{job.own_overhead:.3%} of the ranks' time"),
     ]

@@ -287,7 +287,7 @@ def _actions(
         yield PossibleAction(kind="drain", text=text, nodes=names[:MAX_NAMES])
     for cause in causes:
         if cause.kind != "reason":
-            yield PossibleAction(kind="inspect", text=f"inspect {_cause_name(cause)}", subject=cause.name)
+            yield PossibleAction(kind="inspect", text=f"inspect the nodes {_cause_name(cause)}", subject=cause.name)
     for finding in worst_first(reading.findings):
         if finding.severity != "info" and (finding.id, finding.subject) not in reading.acknowledged:
             text = f"acknowledge {finding.id} of {finding.subject}"

@@ -35,7 +35,7 @@ function renderJob(article: HTMLElement, job: Job, sinceReceivedMs: number): voi
     transfer: pair(job.transfer_p50_ns, job.transfer_p99_ns), staleness: stalenessText(job),
     response: pair(job.response_p50_ns, job.response_p99_ns), delays: delaysText(job.delays),
     plan: planText(job.plan), phase: phaseText(job), policy: job.plan.policy || "—", groups: groupsText(job), own: job.own_overhead === null ? "—" : `${(job.own_overhead * 100).toFixed(3)} % of its time`,
-    steps: `${stepText(job.step)} newest, ${job.steps_complete} complete, ${job.steps_incomplete} incomplete`, marks: marksText(job),
+    steps: `${stepText(job.step)} newest; ${job.steps_complete} synchronizations complete, ${job.steps_incomplete} incomplete`, marks: marksText(job),
     more: job.ranks.length > MAX_RANKS ? `${job.ranks.length - MAX_RANKS} more ranks, which arrive last less often` : "",
   };
   for (const [name, text] of Object.entries(fields)) {
