@@ -92,7 +92,7 @@ async def test_the_page_answers_the_questions(page: Page, tmp_path: Path) -> Non
         await page.until(element, text)
         body += str(await page.evaluate("document.body.innerText"))
 
-    assert shown["reference"] == "to grandmaster 001122.fffe.334455"
+    assert shown["reference"] == "to grandmaster gm-a (001122.fffe.334455)"
     assert shown["bound"].startswith("±") and shown["bound"].endswith("µs")
     assert shown["since"].startswith("for ") and "since" in shown["since"]
     for fact in ("−412 ns", "20.9 µs", "SLAVE", "path delay", "◐ HOLDOVER", "GNSS antenna open", "3/9 satellites",
