@@ -109,27 +109,35 @@ async def static_ms(page: Page, url: str) -> float:
     return float(await page.evaluate(PAINTED))
 
 
-def frame_work_ms(trace: list[dict[str, Any]]) -> list[float]:
+class Frames(NamedTuple):
+    """Of each frame the main thread's CPU time, and how long its tasks took with all that they waited for a core."""
+
+    work_ms: list[float]
+    took_ms: list[float]
+
+
+def frames_of(trace: list[dict[str, Any]]) -> Frames:
     """
-    The main thread's busy time of each frame: its tasks from the one with the frame's animation callback to the next such
-    one. The headless browser traces no begin of a frame.
+    A frame's tasks are those from the one with its animation callback to the next such one. The headless browser traces no
+    begin of a frame.
     """
     fired = [(event["pid"], event["tid"], event["ts"]) for event in trace if event.get("name") == "FireAnimationFrame"]
     if not fired:
         raise SystemExit("the browser traced no frame")
     thread = statistics.mode((pid, tid) for pid, tid, _ in fired)
     tasks = sorted(
-        (event["ts"], event.get("dur", 0))
+        (event["ts"], event.get("tdur", 0), event.get("dur", 0))
         for event in trace
         if event.get("name") == "RunTask" and (event["pid"], event["tid"]) == thread
     )
-    starts = [ts for ts, _ in tasks]
+    starts = [ts for ts, *_ in tasks]
     begins = sorted({starts[max(0, bisect_right(starts, ts) - 1)] for pid, tid, ts in fired if (pid, tid) == thread})
-    return [sum(dur for ts, dur in tasks if begin <= ts < end) / 1e3 for begin, end in pairwise(begins)]
+    of_frames = [[task for task in tasks if begin <= task[0] < end] for begin, end in pairwise(begins)]
+    return Frames(*([sum(task[part] for task in frame) / 1e3 for frame in of_frames] for part in (1, 2)))
 
 
-async def moved(page: Page, width: int, move: str) -> tuple[float | None, list[float]]:
-    """What the movement returns, and the main thread's work of each of its frames."""
+async def moved(page: Page, width: int, move: str) -> tuple[float | None, Frames]:
+    """What the movement returns, and its frames."""
     await page.command(
         "Emulation.setDeviceMetricsOverride", width=width, height=width * 9 // 16, deviceScaleFactor=1, mobile=False
     )
@@ -142,7 +150,7 @@ async def moved(page: Page, width: int, move: str) -> tuple[float | None, list[f
     await page.command("Tracing.end")
     while not page.has_traced:
         await page.evaluate("1")
-    return found, frame_work_ms(page.trace)
+    return found, frames_of(page.trace)
 
 
 def moving_script() -> str:
@@ -178,10 +186,10 @@ async def browse(url: str, nodes: int, moves: bool) -> None:
         await page.evaluate(f"window.moving || (() => {{ {moving_script()}\nwindow.moving = moving; }})()")
         for width in WIDTHS:
             for name, move in MOVES.items():
-                first_ms, work = await moved(page, width, move)
+                first_ms, (work, took) = await moved(page, width, move)
                 first = "" if first_ms is None else f", first drawing {first_ms:.0f} ms"
                 print(
-                    f"{nodes:6} nodes, {width} px, {name}: a frame's work p50 {statistics.median(work):.1f} ms, p95 {p95(work):.1f} ms, {len(work)} frames{first}",
+                    f"{nodes:6} nodes, {width} px, {name}: a frame's work p50 {statistics.median(work):.1f} ms, p95 {p95(work):.1f} ms (with waits for a core {p95(took):.1f} ms), {len(work)} frames{first}",
                     flush=True,
                 )
 
