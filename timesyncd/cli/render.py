@@ -71,7 +71,9 @@ def screen(answer: dict[str, Any]) -> list[RenderableType]:
     others = [node for node in replies.nodes if node.node != replies.node.node]
     others.sort(key=worst_first)
     grandmasters = sorted(replies.grandmasters, key=lambda each: each.clock_state == "locked" and not each.alarms)
-    findings = sorted(replies.findings, key=lambda finding: list(SEVERITIES).index(finding.severity))
+    findings = sorted(
+        replies.findings, key=lambda each: (list(SEVERITIES).index(each.severity), each.since_realtime_ns)
+    )
     return [
         node_block(replies.node),
         *(fleet_lines(replies.overview) if replies.overview is not None and is_fleet(replies) else []),
@@ -346,7 +348,10 @@ def finding_row(finding: FindingMessage, node: NodeState) -> list[Text]:
 
 
 def findings_section(rows: Sequence[list[Text]]) -> list[RenderableType]:
-    """A line for each finding, and under it the whole remedy, which wraps: what is cut cannot be done. Empty without rows."""
+    """
+    A line for each finding, and under it the whole remedy, which wraps: what is cut cannot be done. The title names those for
+    which there is no room. Empty without rows.
+    """
     if not rows:
         return []
     lines: list[RenderableType] = []
@@ -359,8 +364,12 @@ def findings_section(rows: Sequence[list[Text]]) -> list[RenderableType]:
         line = Text("  ").join([subject, id, what])
         line.no_wrap, line.overflow = True, "ellipsis"
         lines += [line, Padding(remedy, (0, 0, 0, 2))]
-    title = f"findings: {count} of {len(rows)}" if len(rows) > count else "findings"
-    return [Text(title, "dim"), *lines]
+    if len(rows) == count:
+        return [Text("findings", "dim"), *lines]
+    others = Text(", ").join(Text(" ").join([subject, id]) for subject, id, *_ in rows[count:])
+    title = Text(f"findings: {count} of {len(rows)}; also ", "dim") + others
+    title.no_wrap, title.overflow = True, "ellipsis"
+    return [title, *lines]
 
 
 def titled_section(title: str, rows: Sequence[list[Text]], most: int = MAX_ROWS) -> list[RenderableType]:

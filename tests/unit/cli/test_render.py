@@ -350,7 +350,17 @@ def test_a_remedy_is_never_cut() -> None:
     printed = shown(answer(findings=[finding(evidence="x" * 200, remedy=remedy), finding(remedy="short")]))
 
     assert remedy in words(printed)
-    assert "findings: 1 of 2" in printed
+    assert "findings: 1 of 2; also gm-2 grandmaster-alarm" in printed
+
+
+def test_what_began_first_is_shown_and_the_others_named() -> None:
+    """The cause of the others is mostly the oldest; one that has no room is not hidden."""
+    later = finding(subject="node-9", id="clock-unknown", since_realtime_ns=NOON_NS + 1, remedy="x " * 200)
+    printed = shown(answer(findings=[later, finding(remedy="y " * 200)]))
+
+    title, first = printed[printed.index(next(line for line in printed if line.startswith("findings"))) :][:2]
+    assert title == "findings: 1 of 2; also node-9 clock-unknown"
+    assert first.startswith("gm-2  grandmaster-alarm")
 
 
 def test_an_unreachable_grandmaster_gives_its_reason() -> None:
