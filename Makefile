@@ -135,7 +135,7 @@ matrix: matrix-packages .venv/dev $(BUNDLE)
 	@$(BIN)/python tests/matrix/matrix_run.py
 
 # What CI runs after `make test`.
-test-more: matrix
+test-more: matrix test-versions
 
 matrix-packages:
 	@sh tests/packages.sh mmdebstrap debian-archive-keyring iproute2 util-linux procps

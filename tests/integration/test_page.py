@@ -320,7 +320,7 @@ async def appearance(view: FakeView) -> list[Any]:
             found: list[Any] = []
             await page.until("node-name", "trainer-01")
             for path, element, _ in SETTLED:
-                await go(page, path)
+                await go(page, f"{path}?last=7d")  # the ticks of a short range move from one view to the other
                 await page.becomes(f"document.getElementById('{element}').textContent !== ''", True)
                 await page.becomes(f"document.querySelectorAll('{DRAWN[path]}').length > 0", True)
                 found.append(await settled(page))
