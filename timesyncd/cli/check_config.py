@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_config_argument, load_config
+from timesyncd.cli._log_output import print_error, print_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,17 +44,13 @@ def run(args: Namespace) -> int:
     if args.json:
         print(config.model_dump_json(indent=2, serialize_as_any=True))
         return 0
-    for line in describe(config):
-        print(line)
-    for warning in warnings:
-        print(f"warning      {warning}")
-    print(f"{args.config}: valid")
+    print_lines([*describe(config), *(f"warning      {warning}" for warning in warnings), f"{args.config}: valid"])
     return 0
 
 
 def _print_errors(texts: Sequence[str]) -> int:
     for text in texts:
-        print(text, file=sys.stderr)
+        print_error(text)
     return 2
 
 

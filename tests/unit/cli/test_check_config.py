@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from authority import Authority
 
+from timesyncd.__main__ import main
 from timesyncd.cli.check_config import describe, unusable_files
 from timesyncd.config import Config, parse
 from timesyncd.driver import options_of
@@ -88,3 +89,13 @@ def test_each_unusable_file_is_named(tmp_path: Path) -> None:
     lines = unusable_files(config(mqtt={"host": "b", "tls": True} | mixed, web=mixed))
 
     assert [line.split(" ")[0] for line in lines] == ["mqtt.key", "web.certificate"]
+
+
+def test_values_of_a_file_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A terminal would act on what a string of TOML may hold."""
+    path = tmp_path / "node.toml"
+    path.write_text('[node]\nname = "n1"\n[traps]\nhost = "\\u001b[31m\\u001b]0;x"\n')
+    main(["check-config", "--config", str(path)])
+    printed = capsys.readouterr()
+
+    assert "\x1b" not in printed.out + printed.err and "[31m" in printed.out + printed.err
