@@ -48,9 +48,9 @@ export function curvesOf(report: StabilityReport, mask: Mask | undefined): Curve
   };
 }
 
-/** The sign, the word and the class of an outcome: the word says what the colour says. */
+/** The sign, the word and the class of an outcome. A fail is a warning: in the field it is no verdict on a device. */
 export function outcomeCell(outcome: string): { text: string; className: string } {
-  const [sign, className] = ({ pass: ["✓", "good"], fail: ["✕", "bad"] } as Record<string, [string, string]>)[outcome] ?? ["?", "unknown"];
+  const [sign, className] = ({ pass: ["✓", "good"], fail: ["▲", "warn"] } as Record<string, [string, string]>)[outcome] ?? ["?", "unknown"];
   return { text: `${sign} ${outcome}`, className };
 }
 

@@ -41,5 +41,5 @@ test("each number has its unit, and one that is unknown its reason", () => {
 test("a verdict is a sign, a word and its reason", () => {
   const limit = { quantity: "MTIE", source: "G.8272, Table 1", outcome: "not enough data", value_ns: 30, limit_ns: 42.6, tau_s: 64, reason: "to 1024 s only" };
   assert.deepEqual(limitCells(limit), ["MTIE", "G.8272, Table 1", "30 ns at τ 64 s", "42.6 ns", { text: "? not enough data", className: "unknown" }, "to 1024 s only"]);
-  assert.deepEqual(["pass", "fail", "new"].map((outcome) => outcomeCell(outcome).text), ["✓ pass", "✕ fail", "? new"]);
+  assert.deepEqual(["pass", "fail", "new"].map((outcome) => outcomeCell(outcome).text), ["✓ pass", "▲ fail", "? new"]);
 });

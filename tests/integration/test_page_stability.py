@@ -201,5 +201,5 @@ async def test_a_grandmaster_s_channel_is_compared_with_the_mask(pages: Pages) -
     async with opened(pages.address("grandmaster/gm-a", channel="ptp-2")) as page:
         await shows_report(page, "gm-stability", reports["ptp-2"])
         await verdict_rows(page, "gm-stability", reports["ptp-2"], "G.8272 PRTC-A")
-        assert await page.evaluate(field("gm-stability", "outcome")) == "✕ fail"
+        assert await page.evaluate(field("gm-stability", "outcome")) == "▲ fail"
         assert page.complaints == []
