@@ -245,11 +245,23 @@ def is_found_out(states: States) -> bool:
     )
 
 
-def is_honest(state: dict[str, Any], before: dict[str, Any]) -> bool:
-    """Whether each field is as before, or reported unknown: an agent may begin to lie in the middle of a read."""
+def changed(state: dict[str, Any], before: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The fields that are not as before, and not reported unknown: an agent may begin to lie in the middle of a read."""
     names = [name for note in state["unknown"] for name in note.partition("=")[0].split("/")]
     reported = {name.partition(".")[0] for name in names}
-    return {field for field in FIELDS if state[field] != before[field]} <= reported
+    pairs = {field: (before[field], state[field]) for field in FIELDS if field not in reported}
+    return {field: pair for field, pair in pairs.items() if differ(*pair)}
+
+
+def differ(one: Any, other: Any) -> bool:
+    """What is None in one of them was not read yet: on a slow machine the inventory comes with a later poll."""
+    if one is None or other is None:
+        return False
+    if isinstance(one, dict):
+        return any(differ(value, other.get(key)) for key, value in one.items())
+    if isinstance(one, list):
+        return len(one) != len(other) or any(map(differ, one, other))
+    return bool(one != other)
 
 
 @pytest.mark.parametrize("name", SNMP_LIES)
@@ -262,7 +274,7 @@ def test_a_grandmaster_that_lies_over_snmp_is_one_clear_error(lies: Lies, name: 
     assert re.search(SNMP_LIES[name], state["reason"])
     assert [(each["id"], each["until_realtime_ns"]) for each in found] == [("grandmaster-lost", None)]
     assert re.search(SNMP_LIES[name], found[0]["evidence"])
-    assert is_honest(state, lies.before[name])
+    assert changed(state, lies.before[name]) == {}
 
 
 @pytest.mark.parametrize("name", SNMP_LIES)
@@ -271,7 +283,7 @@ def test_nothing_of_a_lie_is_stored_or_published(lies: Lies, name: str) -> None:
     states = [state for state in lies.listener.of(f"grandmaster/{name}/state") if state["clock_state"] is not None]
 
     assert lies.stored[name] == 0
-    assert all(is_honest(state, states[0]) for state in states)
+    assert [found for state in states if (found := changed(state, lies.before[name]))] == []
 
 
 @pytest.mark.parametrize("name", HTTPS_FAULTS)
@@ -310,9 +322,7 @@ def test_the_others_are_read_on(lies: Lies) -> None:
 
 def test_a_grandmaster_that_stops_lying_is_read_again(lies: Lies) -> None:
     """Of a former lie nothing stays: all are read as in the beginning."""
-    assert {name: {field: state[field] for field in FIELDS} for name, state in lies.after.items()} == {
-        name: {field: state[field] for field in FIELDS} for name, state in lies.before.items()
-    }
+    assert [found for name, state in lies.after.items() if (found := changed(state, lies.before[name]))] == []
 
 
 def test_the_second_poller_takes_over(pair: Pair) -> None:

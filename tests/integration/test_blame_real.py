@@ -13,20 +13,34 @@ from timesyncd.__main__ import main
 CHILD = Path(__file__).with_name("blame_child.py")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+#: Other work on the machine may hide the slow rank: then the audit says unknown, and the job runs again.
+JOBS = 3
+
+
+def recorded(folder: Path) -> Path:
     """The traces and dumps of a job of four ranks, of which rank 2 takes longer to compute."""
-    folder = tmp_path_factory.mktemp("traces")
     run_ranks(CHILD, [str(folder)], world_size=4, TORCH_FR_BUFFER_SIZE="1000")
     return folder
 
 
-def test_the_slow_rank_of_a_real_job_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rank 2 sleeps 30 ms longer in each step, which the others wait for: it alone is named, with about its cost."""
-    paths = [str(folder / f"rank{rank}.json.gz") for rank in range(4)]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("traces"))
 
-    assert main(["audit", "--from", *paths, "--json", "--out", str(folder / "report")]) == 0
-    found = json.loads(capsys.readouterr().out)
+
+def test_the_slow_rank_of_a_real_job_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rank 2 sleeps 30 ms longer in each step, which the others wait for: it alone is named, with about its cost."""
+    for job in range(JOBS):
+        folder = tmp_path / f"job{job}"
+        folder.mkdir()
+        recorded(folder)
+        paths = [str(folder / f"rank{rank}.json.gz") for rank in range(4)]
+        assert main(["audit", "--from", *paths, "--json", "--out", str(folder / "report")]) == 0
+        found = json.loads(capsys.readouterr().out)
+        named = [cause["rank"] for cause in found["causes"] if cause["verdict"] == "named"]
+        assert named in ([], [2])
+        if named:
+            break
 
     assert [(cause["kind"], cause["rank"], cause["verdict"]) for cause in found["causes"]] == [("rank", 2, "named")]
     saved_ns = found["step_ns"] - found["causes"][0]["step_ns_without"]
