@@ -16,7 +16,7 @@ export async function fetchJson<T>(path: string, withinMs = ANSWER_WITHIN_MS): P
   return (await fetchAged<T>(path, 0, withinMs)).body;
 }
 
-/** The same, of which the daemon may have computed the answer up to `maxAgeS` ago. `ageMs`: at most how long ago. */
+/** The same; the daemon may answer with what it computed for another viewer up to `maxAgeS` ago. `ageMs` is the answer's age, rounded up. */
 export async function fetchAged<T>(path: string, maxAgeS: number, withinMs = ANSWER_WITHIN_MS): Promise<{ body: T | null; ageMs: number }> {
   const headers = maxAgeS > 0 ? { "Cache-Control": `max-age=${maxAgeS}` } : undefined;
   const response = await fetch(ROOT + path, { headers, signal: AbortSignal.timeout(withinMs) }).catch(() => null);

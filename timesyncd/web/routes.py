@@ -73,7 +73,9 @@ class Route:
         return response
 
     async def _answer(self, request: web.Request, query: Query) -> tuple[Answer, int]:
-        """And how many seconds old it is. What all readers may see depends on the path and the query alone, so they may share it."""
+        """
+        The answer, and its age in whole seconds. An answer for readers depends on path and query alone, so readers may share it.
+        """
         accepted_s = accepted_age_s(request) if self.role == "reader" and self.body is None else 0
         if accepted_s == 0:
             return await self.handler(request, query), 0

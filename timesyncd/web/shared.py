@@ -46,7 +46,7 @@ class SharedAnswers:
     async def answer(
         self, key: str, accepted_s: int, make: Callable[[], Coroutine[Any, Any, Answer]]
     ) -> tuple[Answer, int]:
-        """An answer, and at most how many whole seconds ago it was begun; 0: it was made for this client."""
+        """The answer, and its age in seconds, rounded up; 0: it was computed for this client."""
         loop = asyncio.get_running_loop()
         kept = self._kept.get(key)
         if kept is not None and loop.time() - kept.began_s < accepted_s:

@@ -337,7 +337,7 @@ def test_a_folder_without_a_recording_is_an_error(tmp_path: Path, name: str, con
         ("{}", "job: missing"),
         ("VERSION", "version 9"),
         ("RANK", "rank 7 is outside the world of 2 ranks"),
-        ("NOBODY", r"syncs\[0\].arrivals = \[\]: List should have at least 1 item"),
+        ("NO_ARRIVAL", r"syncs\[0\].arrivals = \[\]: List should have at least 1 item"),
     ],
 )
 def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, content: str, reported: str) -> None:
@@ -348,7 +348,7 @@ def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, content: str, r
     if content == "RANK":
         published["ranks"][0]["rank"] = 7
         content = json.dumps(published)
-    if content == "NOBODY":
+    if content == "NO_ARRIVAL":
         published["syncs"][0]["arrivals"] = []
         content = json.dumps(published)
     path = tmp_path / "recording.json"
