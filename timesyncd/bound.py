@@ -45,6 +45,10 @@ class ClockStatus(IntEnum):
     DISRUPTED = 3
 
 
+#: By their own names, since a hub looks at ten thousand statuses at once.
+_UNKNOWN, _SYNCHRONIZED, _HOLDOVER, _DISRUPTED = ClockStatus
+
+
 class Reference(StrEnum):
     """The clock against which an error is bounded."""
 
@@ -363,11 +367,11 @@ def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_af
     UNKNOWN and DISRUPTED do not age; SYNCHRONIZED ages to HOLDOVER, and then to UNKNOWN. A negative age is a segment
     from the future: UNKNOWN.
     """
-    if written in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
+    if written is _UNKNOWN or written is _DISRUPTED:
         return written
     if age_ns < 0 or age_ns >= void_after_ns:
-        return ClockStatus.UNKNOWN
-    return ClockStatus.SYNCHRONIZED if age_ns < holdover_after_ns else ClockStatus.HOLDOVER
+        return _UNKNOWN
+    return _SYNCHRONIZED if age_ns < holdover_after_ns else _HOLDOVER
 
 
 def published(bound: ErrorBound, boottime_ns: int, frequency_ppb: int | None, reading: RawReading | None) -> ErrorBound:

@@ -24,7 +24,7 @@ from timesyncd.hub.sharing import MAX_GAINED, Sharing
 from timesyncd.ipc.job_datagram import job_id
 from timesyncd.jobs.joining import JOB_ENDS_AFTER_NS
 from timesyncd.jobs.recording import RecordingMessage
-from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetShare, FleetSummary, HubState
+from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetShare, FleetSummary, HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 from timesyncd.messages.node import GrandmasterState, NodeState, RepeatedState, status_name
 from timesyncd.model.grandmaster import Invalidation
@@ -351,6 +351,10 @@ class HubService:
             grandmasters=summary.grandmasters,
             worst=list(summary.worst),
         )
+
+    def worst_of_all_shares(self, now: Moment) -> list[NodeAlignment] | None:
+        """None: no hub shares the fleet, so this hub's nodes are all of it."""
+        return None if self._sharing is None else self._sharing.summary(now).worst
 
     def _summary(self, now: Moment) -> FleetOverview:
         return self.hub.fleet.overview(now)

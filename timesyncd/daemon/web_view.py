@@ -115,7 +115,7 @@ class WebView:
     def overview(self) -> Overview:
         now = self._now()
         if self._overview is None or now.boottime_ns - self._overview[0] >= OVERVIEW_LASTS_NS:
-            worst = self._hub_service.summary(now).worst
+            worst = self._hub_service.worst_of_all_shares(now)
             reading, own = self._fleet_reading(now), self._config.node.name
             found = overview(reading, self.grandmasters(), self.hubs(), own, now, worst)
             self._overview = now.boottime_ns, found.model_copy(update={"simulation": self._simulation(now)})

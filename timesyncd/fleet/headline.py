@@ -21,12 +21,13 @@ from timesyncd.fleet.alignment import Alignment, alignment, unknown_alignment
 from timesyncd.fleet.node_clock import (
     GRANDMASTER,
     MAX_PLAUSIBLE,
+    MOST_BOUNDED,
     NO_BOUND,
     UTC,
     AgedStatus,
     NodeClock,
     aged_statuses,
-    bounded_ns,
+    rounded_up_ns,
 )
 from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.jobs import JobState
@@ -85,11 +86,13 @@ class _Unbounded:
     traits: tuple[Trait, ...]
 
 
-def headline(reading: FleetReading, now: Moment) -> Headline:
-    """The sentence, its numbers, what the clocks without a bound share, the affected jobs and what can be done."""
-    aged = aged_statuses(reading.clocks, now)
-    bounds_ns = sorted(ns for _, sum_ns, _ in aged if (ns := bounded_ns(sum_ns)) is not None)
-    compared = comparable(reading.clocks, now)
+def headline(reading: FleetReading, aged: Sequence[AgedStatus], now: Moment) -> Headline:
+    """
+    The sentence, its numbers, what the clocks without a bound share, the affected jobs and what can be done. `aged`: the
+    reading's clocks, each against its main reference.
+    """
+    bounds_ns = [rounded_up_ns(sum_ns) for sum_ns in sorted(sum_ns for _, sum_ns, _ in aged if sum_ns <= MOST_BOUNDED)]
+    compared = comparable(aged, now)
     found = alignment(compared, now) if len(compared) > 1 else _ONE_CLOCK if compared else _NO_CLOCK
     unbounded = [*_unbounded(aged, now), *map(_never_reported, reading.absent)]
     nodes = len(reading.clocks) + len(reading.absent)
@@ -126,22 +129,20 @@ def headline(reading: FleetReading, now: Moment) -> Headline:
     )
 
 
-def comparable(clocks: Sequence[NodeClock], now: Moment) -> list[NodeClock]:
+def comparable(aged: Sequence[AgedStatus], now: Moment) -> list[NodeClock]:
     """
     The largest set of clocks with a bound against a reference that all of them share: UTC, or one grandmaster.
 
     A clock that shares its grandmaster with others but is not bounded against it is in no set, since the two would be
     compared by it.
     """
-    by_gm = [clock for clock in _bounded(clocks, now, GRANDMASTER) if clock.gm_group.startswith("gm ")]
-    with_gm = {id(clock) for clock in by_gm}
-    by_utc = [c for c in _bounded(clocks, now, UTC) if id(c) in with_gm or not c.gm_group.startswith("gm ")]
+    in_group = [(sum_ns, clock) for _, sum_ns, clock in aged if clock.gm_group.startswith("gm ")]
+    by_gm = [clock for sum_ns, clock in in_group if sum_ns <= MOST_BOUNDED and clock.main_reference == GRANDMASTER]
+    uncompared = {id(clock) for _, clock in in_group} - {id(clock) for clock in by_gm}
+    against_utc = aged_statuses([clock for _, _, clock in aged if id(clock) not in uncompared], now, UTC)
+    by_utc = [clock for _, sum_ns, clock in against_utc if sum_ns <= MOST_BOUNDED]
     group, count = next(iter(Counter(clock.gm_group for clock in by_gm).most_common(1)), ("", 0))
     return by_utc if len(by_utc) >= count else [clock for clock in by_gm if clock.gm_group == group]
-
-
-def _bounded(clocks: Sequence[NodeClock], now: Moment, reference: int) -> list[NodeClock]:
-    return [clock for _, sum_ns, clock in aged_statuses(clocks, now, reference) if bounded_ns(sum_ns) is not None]
 
 
 def verdict(value_ns: int | None, limit_ns: int | None) -> Verdict:
@@ -155,7 +156,7 @@ def verdict(value_ns: int | None, limit_ns: int | None) -> Verdict:
 
 def _unbounded(aged: Iterable[AgedStatus], now: Moment) -> Iterator[_Unbounded]:
     for _, sum_ns, clock in aged:
-        if bounded_ns(sum_ns) is None:
+        if sum_ns > MOST_BOUNDED:
             why = clock.why_unbounded(now, clock.main_reference) or NO_BOUND
             yield _Unbounded(clock.node, why, since_ns(clock, now), _traits(clock))
 

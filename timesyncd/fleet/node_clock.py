@@ -35,6 +35,9 @@ UNKNOWN = 4 * UNBOUNDED
 #: In ns and in ppb: eleven days, and as much a second. A larger value is a fault, not a clock's error.
 MAX_PLAUSIBLE = 10**15
 
+#: The same in 1e-9 ns: a larger sum is no bound.
+MOST_BOUNDED = MAX_PLAUSIBLE * NS_PER_S
+
 NEVER_NS = -(1 << 62)
 
 #: A node counts as silent after four missed states and at least 25 s, so restarting a daemon or the broker does not
@@ -218,6 +221,7 @@ def aged_statuses(clocks: Iterable[NodeClock], now: Moment, reference: int | Non
     UNKNOWN while the node is not reporting, and where its samples are invalid.
     """
     boottime_ns, offset_ns = now.boottime_ns, now.real_minus_boot_ns
+    unknown, disrupted = ClockStatus.UNKNOWN, ClockStatus.DISRUPTED
     found: list[AgedStatus] = []
     for clock in clocks:
         aging = clock.aging
@@ -225,13 +229,16 @@ def aged_statuses(clocks: Iterable[NodeClock], now: Moment, reference: int | Non
         if aging[1] - offset_ns < origin_ns:  # noqa: PLR1730  a call of min() takes longer
             origin_ns = aging[1] - offset_ns
         if clock.reported_age_ns is None or not clock.live or origin_ns < aging[3] or boottime_ns >= aging[11]:
-            found.append((ClockStatus.UNKNOWN, UNKNOWN, clock))
+            found.append((unknown, UNKNOWN, clock))
             continue
-        age_ns = max(0, boottime_ns - origin_ns)
+        age_ns = boottime_ns - origin_ns if boottime_ns > origin_ns else 0
         against = clock.main_reference if reference is None else reference
         status = status_at(clock.statuses[against == UTC], age_ns, clock.holdover_after_ns, aging[2])
-        bound, growth_ppb = _BOUND_OF[against](aging)
-        found.append((status, bound + growth_ppb * age_ns if status in USABLE else UNKNOWN, clock))
+        if status is unknown or status is disrupted:
+            found.append((status, UNKNOWN, clock))
+        else:
+            bound, growth_ppb = _BOUND_OF[against](aging)
+            found.append((status, bound + growth_ppb * age_ns, clock))
     return found
 
 
@@ -249,7 +256,7 @@ def rounded_up_ns(sum_ns: int) -> int:
 
 def bounded_ns(sum_ns: int) -> int | None:
     """The same for a sum that may be unbounded; None = unbounded."""
-    return rounded_up_ns(sum_ns) if sum_ns <= MAX_PLAUSIBLE * NS_PER_S else None
+    return rounded_up_ns(sum_ns) if sum_ns <= MOST_BOUNDED else None
 
 
 def _explanations(

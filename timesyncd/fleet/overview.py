@@ -9,7 +9,8 @@ from types import MappingProxyType
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import Moment
 from timesyncd.fleet.headline import FleetReading, headline, job_alignment_ns, plausible_ns, verdict, worst_first
-from timesyncd.fleet.node_clock import NodeClock, aged_statuses, bounded_ns
+from timesyncd.fleet.node_clock import AgedStatus, aged_statuses, bounded_ns
+from timesyncd.fleet.registry import worst_nodes
 from timesyncd.messages.fleet import HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, status_name
@@ -27,12 +28,16 @@ def overview(
     hubs: Sequence[HubState],
     node: str,
     now: Moment,
-    worst: Sequence[NodeAlignment] = (),
+    worst: Sequence[NodeAlignment] | None = None,
 ) -> Overview:
-    """Everything as of `now`. `node` is the daemon that answers; `worst` are the fleet's worst nodes, the worst one first."""
+    """
+    Everything as of `now`. `node` is the daemon that answers; `worst` are the fleet's worst nodes, the worst one first;
+    None: those of the reading.
+    """
     clocks = reading.clocks
+    aged = aged_statuses(clocks, now)
     reporting = [clock for clock in clocks if not clock.is_silent(now)]
-    chain = chain_groups(clocks, now, names_by_identity(grandmasters))
+    chain = chain_groups(aged, names_by_identity(grandmasters))
     statuses = sum((Counter(group.statuses) for group in chain), Counter())
     followed: Counter[str] = Counter()
     for group in chain:
@@ -42,14 +47,14 @@ def overview(
         as_of_realtime_ns=now.realtime_ns,
         lag_ns=max((max(0, now.boottime_ns - clock.received_boottime_ns) for clock in reporting), default=None),
         node=node,
-        headline=headline(reading, now),
+        headline=headline(reading, aged, now),
         statuses=dict(statuses),
         chain=chain,
         grandmasters=[_grandmaster(each, followed[each.name]) for each in grandmasters],
         jobs=[_job(each, places, reading.limits, now) for each in reading.jobs],
         findings=worst_first(reading.findings)[:MAX_FINDINGS],
         hubs=list(hubs),
-        worst=list(worst[:MAX_WORST]),
+        worst=list(worst_nodes(aged, now) if worst is None else worst)[:MAX_WORST],
     )
 
 
@@ -58,10 +63,10 @@ def names_by_identity(grandmasters: Sequence[GrandmasterState]) -> dict[str, str
     return {identity: each.name for each in grandmasters for identity in each.identities}
 
 
-def chain_groups(clocks: Sequence[NodeClock], now: Moment, names: Mapping[str, str] = NO_NAMES) -> list[ChainGroup]:
+def chain_groups(aged: Sequence[AgedStatus], names: Mapping[str, str] = NO_NAMES) -> list[ChainGroup]:
     """The nodes with a clock source by grandmaster, parent clock and place; `names` are those of clock identities."""
     groups: dict[tuple[str, str, str, str], list[tuple[ClockStatus, int | None]]] = {}
-    for status, sum_ns, clock in aged_statuses(clocks, now):
+    for status, sum_ns, clock in aged:
         _, _, parent = clock.aging[4].partition("\nclock ")
         identity = clock.grandmaster_identity or ""
         key = (names.get(identity, clock.grandmaster), identity, parent, clock.topology)

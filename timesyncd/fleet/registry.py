@@ -256,13 +256,12 @@ class Fleet:
         clocks = self.with_source()
         aged = aged_statuses(clocks, now)
         statuses = [status for status, _, _ in aged]
-        worst = nlargest(MAX_WORST, aged, key=_BY_ERROR)
         return FleetOverview(
             known=known,
             live=live,
             statuses={status_name(each): count for each in ClockStatus if (count := statuses.count(each))},
             grandmasters=dict(Counter(clock.grandmaster for clock in clocks)),
-            worst=tuple(_part(each, now, each[2].main_reference) for each in worst),
+            worst=tuple(worst_nodes(aged, now)),
             missing=tuple(missing),
         )
 
@@ -296,6 +295,11 @@ def _replaces(state: NodeState, received_boottime_ns: int, live: bool, known: No
 #: The widest first; a clock that is unknown is wider than any other.
 _BY_ERROR = itemgetter(1)
 _BOUNDED: CodedReason[str] = CodedReason("ok", "")
+
+
+def worst_nodes(aged: Iterable[AgedStatus], now: Moment) -> list[NodeAlignment]:
+    """The nodes with the widest bounds against their main references, the widest one first."""
+    return [_part(each, now, each[2].main_reference) for each in nlargest(MAX_WORST, aged, key=_BY_ERROR)]
 
 
 def _part(aged: AgedStatus, now: Moment, reference: int) -> NodeAlignment:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.headline import FleetReading, comparable, headline, verdict
-from timesyncd.fleet.node_clock import SILENT_AFTER_NS, NodeClock
+from timesyncd.fleet.node_clock import SILENT_AFTER_NS, NodeClock, aged_statuses
 from timesyncd.fleet.overview import chain_groups, overview
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import BoundMessage, FindingMessage, NodeState
@@ -46,7 +46,11 @@ def clocks(*states: NodeState, received_before_ns: int = 0) -> list[NodeClock]:
 
 
 def of(*states: NodeState, absent: Sequence[str] = (), limits: ConfiguredLimits = LIMITS) -> Headline:
-    return headline(FleetReading(clocks(*states), absent, limits), NOW)
+    return headline_of(FleetReading(clocks(*states), absent, limits))
+
+
+def headline_of(reading: FleetReading) -> Headline:
+    return headline(reading, aged_statuses(reading.clocks, NOW), NOW)
 
 
 def test_clocks_without_a_bound_are_counted_beside_the_alignment() -> None:
@@ -93,7 +97,7 @@ def test_a_place_is_named_as_specifically_as_it_holds() -> None:
 def test_a_silent_node_is_without_a_bound_since_its_last_report() -> None:
     """Its last bound may still hold, but the node does not report: it is not covered."""
     silent = clocks(node("quiet", published_realtime_ns=0), received_before_ns=SILENT_AFTER_NS)
-    found = headline(FleetReading([*clocks(node("a"), node("b")), *silent]), NOW)
+    found = headline_of(FleetReading([*clocks(node("a"), node("b")), *silent]))
 
     assert (found.compared, found.without_bound) == (2, 1)
     assert found.causes[0].since_realtime_ns == NOON_NS - SILENT_AFTER_NS
@@ -158,8 +162,8 @@ def test_jobs_on_nodes_without_a_bound_are_affected() -> None:
     )  # fmt: skip
     wide = aligned.model_copy(update={"job_id": "b" * 16, "alignment_ns": 1_001})
     ranks = {rank.node for rank in JOB.ranks}
-    healthy = headline(FleetReading(clocks(node("a"), node("b")), (), LIMITS, [aligned, wide]), NOW)
-    lost = headline(FleetReading(clocks(*(node(name, None) for name in ranks)), (), LIMITS, [aligned]), NOW)
+    healthy = headline_of(FleetReading(clocks(node("a"), node("b")), (), LIMITS, [aligned, wide]))
+    lost = headline_of(FleetReading(clocks(*(node(name, None) for name in ranks)), (), LIMITS, [aligned]))
 
     assert [(job.job_id, job.verdict) for job in healthy.jobs] == [("b" * 16, "exceeded")]
     assert lost.jobs[0].without_bound == sorted(ranks)
@@ -175,9 +179,9 @@ def test_the_worst_finding_can_be_acknowledged_once() -> None:
     open_findings = FleetReading(clocks(node("a")), findings=[other, first])
     taken = FleetReading(clocks(node("a")), findings=[other, first], acknowledged={(first.id, first.subject)})
 
-    assert headline(open_findings, NOW).actions[-1].subject == first.subject
-    assert headline(taken, NOW).actions[-1].subject == "other"
-    assert headline(open_findings, NOW).findings == {"critical": 1, "warning": 1, "info": 0}
+    assert headline_of(open_findings).actions[-1].subject == first.subject
+    assert headline_of(taken).actions[-1].subject == "other"
+    assert headline_of(open_findings).findings == {"critical": 1, "warning": 1, "info": 0}
 
 
 @given(
@@ -200,7 +204,7 @@ def test_no_pair_of_compared_clocks_is_further_apart_than_claimed(
         for at, (ns, gm, has_utc, _) in enumerate(fleet)
     ]
     seen = [NodeClock.of(state, NOW.boottime_ns, live) for state, (*_, live) in zip(states, fleet, strict=True)]
-    found, compared = headline(FleetReading(seen), NOW), comparable(seen, NOW)
+    found, compared = headline_of(FleetReading(seen)), comparable(aged_statuses(seen, NOW), NOW)
 
     assert found.compared + found.without_bound + found.not_compared == found.nodes == len(fleet)
     by_name = {f"n{at}": each for at, each in enumerate(fleet)}
@@ -211,7 +215,7 @@ def test_no_pair_of_compared_clocks_is_further_apart_than_claimed(
 
 def test_a_share_of_the_fleet_is_not_called_the_fleet() -> None:
     """Where hubs share, each claims its own nodes alone."""
-    found = headline(FleetReading(clocks(node("a"), node("b")), is_share=True), NOW)
+    found = headline_of(FleetReading(clocks(node("a"), node("b")), is_share=True))
 
     assert found.scope == "share"
     assert found.text == "In this hub's share: All 2 clocks agree within 3.90 us"
@@ -223,7 +227,7 @@ def test_the_chain_counts_every_node_once() -> None:
         node("a", 100, topology="r1", parent_identity="bc"), node("b", 900, topology="r1", parent_identity="bc"),
         node("c", None, topology="r2", parent_identity="bc"),
     )  # fmt: skip
-    groups = chain_groups(seen, NOW)
+    groups = chain_groups(aged_statuses(seen, NOW))
 
     assert [(each.place, each.nodes, each.without_bound, each.bound_ns) for each in groups] == [
         ("r1", 2, 0, 900),
