@@ -121,6 +121,8 @@ function renderRange(): void {
   const options = range.kind === "fixed" ? ["", ...SPANS] : SPANS.includes(range.span) ? SPANS : [range.span, ...SPANS];
   const drawn = JSON.stringify([options, range, place.zone]);
   byId("range-live").hidden = range.kind === "live";
+  byId("range-note").hidden = range.kind === "live";
+  put(byId("range-note"), `Charts and the timeline show ${rangeText(range, place.zone)}. Headlines and tables show now.`);
   byId("header").classList.toggle("has-fixed-range", range.kind === "fixed");
   if (select.dataset.drawn === drawn) return;
   select.dataset.drawn = drawn;

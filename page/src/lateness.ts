@@ -9,6 +9,7 @@ export interface LatenessAnswer {
   ranks: number[];
   nodes: string[];
   steps: number[];
+  begins_ms: (number | null)[];
   error_ns: (number | null)[];
   unit_ns: number;
   lateness: string;
@@ -16,6 +17,8 @@ export interface LatenessAnswer {
 
 export interface Lateness {
   steps: number[];
+  /** When each step's first rank arrived, Unix ms; NaN: unknown. */
+  beginsMs: number[];
   ranks: number[];
   nodes: string[];
   /** Rank by rank, then step by step: ns after the median rank at the synchronization with the largest skew; NaN: unknown. */
@@ -26,17 +29,23 @@ export interface Lateness {
 
 const UNKNOWN = -(2 ** 31);
 
-export function latenessOf({ ranks, nodes, steps, error_ns: errors, unit_ns: unit, lateness }: LatenessAnswer): Lateness {
+/** Of the steps that begin within these limits. A step whose begin is not known is in none. */
+export function latenessOf({ ranks, nodes, steps, begins_ms: begins, error_ns: errors, unit_ns: unit, lateness }: LatenessAnswer, [fromMs, toMs]: [number, number]): Lateness {
   const bytes = Uint8Array.from(atob(lateness), (sign) => sign.charCodeAt(0));
   const given = new DataView(bytes.buffer);
-  const lateNs = new Float64Array(ranks.length * steps.length).fill(NaN);
-  for (let step = 0; step < steps.length; step += 1) {
+  const beginsMs = begins.map((begin) => begin ?? NaN);
+  const shown = [...steps.keys()].filter((at) => (beginsMs[at] as number) >= fromMs && (beginsMs[at] as number) <= toMs);
+  const lateNs = new Float64Array(ranks.length * shown.length).fill(NaN);
+  shown.forEach((step, column) => {
     for (let rank = 0; rank < ranks.length; rank += 1) {
       const value = given.getInt32(4 * (step * ranks.length + rank), true);
-      if (value !== UNKNOWN) lateNs[rank * steps.length + step] = value * unit;
+      if (value !== UNKNOWN) lateNs[rank * shown.length + column] = value * unit;
     }
-  }
-  return { steps, ranks, nodes, lateNs, errorNs: Float64Array.from(errors, (error) => error ?? NaN) };
+  });
+  return {
+    steps: shown.map((at) => steps[at] as number), beginsMs: shown.map((at) => beginsMs[at] as number), ranks, nodes, lateNs,
+    errorNs: Float64Array.from(shown, (at) => errors[at] ?? NaN),
+  };
 }
 
 /** The colour scale is logarithmic, from 100 us to 100 ms. */

@@ -5,7 +5,7 @@ import { chainOf, shortened } from "../src/chain.ts";
 import { columnsOf } from "../src/dense.ts";
 import { NOTHING, NO_BOUND, WITHIN_ERROR, columnAt, paint, zoomedPort } from "../src/heat.ts";
 import { flagsOf, lanesOf, placedBars, type LaneBar } from "../src/lanes.ts";
-import { covered, latenessCells, latenessOf, lateShare, stepParts } from "../src/lateness.ts";
+import { covered, latenessCells, latenessOf, lateShare, stepParts, type LatenessAnswer } from "../src/lateness.ts";
 import { RackHistory, boundShare, fleetNumbers, shortNames } from "../src/racks.ts";
 import { Track, aligned, held, joined, quantile, withGaps } from "../src/track.ts";
 import type { Arrival, ChainGroup, Finding, FleetMap } from "../src/types.ts";
@@ -73,10 +73,22 @@ test("a rack with a node without a bound has no bound, and a step without a read
 
 const arrival = (rank: number, at: number, error: number | null = 10_000): Arrival => ({ rank, clock: `n${rank}`, arrival_ns: at, begin_ns: at, end_ns: 60_000_000, error_ns: error });
 
+const latenessAnswer = (numbers: Int32Array, begins: (number | null)[] = [10, 20, 30]): LatenessAnswer => ({
+  ranks: [0, 1], nodes: ["a", "b"], steps: [7, 8, 9], begins_ms: begins, error_ns: [55_000, 55_000, null], unit_ns: 1_000, lateness: Buffer.from(numbers.buffer).toString("base64"),
+});
+
 test("a lateness within the clocks' error is grey, and so is one whose error is unknown", () => {
   const numbers = Int32Array.from([0, 39_800, 0, -(2 ** 31), 0, 39_800]);
-  const lateness = latenessOf({ ranks: [0, 1], nodes: ["a", "b"], steps: [7, 8, 9], error_ns: [55_000, 55_000, null], unit_ns: 1_000, lateness: Buffer.from(numbers.buffer).toString("base64") });
+  const lateness = latenessOf(latenessAnswer(numbers), [0, 100]);
   assert.deepEqual([...latenessCells(lateness)], [WITHIN_ERROR, WITHIN_ERROR, WITHIN_ERROR, Math.fround(lateShare(39_800_000)), NOTHING, WITHIN_ERROR]);
+});
+
+test("only the steps that are known to begin in the time range are shown", () => {
+  const answer = latenessAnswer(Int32Array.from([1, 2, 3, 4, 5, 6]), [10, 20, null]);
+  const shown = latenessOf(answer, [15, 100]);
+  assert.deepEqual([shown.steps, shown.beginsMs, [...shown.lateNs], [...shown.errorNs]], [[8], [20], [3_000, 4_000], [55_000]]);
+  assert.deepEqual(latenessOf(answer, [30, 100]).steps, []);
+  assert.deepEqual([...latenessOf(answer, [10, 20]).lateNs], [1_000, 3_000, 2_000, 4_000]);
 });
 
 test("a step's time is computing, transfer and waiting, and a rank is named only beyond the clocks' error", () => {

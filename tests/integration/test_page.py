@@ -715,6 +715,33 @@ async def test_a_time_range_is_shared_and_in_the_address(page: Page) -> None:
     assert await page.text("zone") == "local time"
 
 
+async def test_a_past_range_shows_its_own_steps_and_says_what_shows_now(page: Page) -> None:
+    """The lateness of a job's newest steps is not drawn under a range in which none of them began."""
+    await go(page, "job")
+    await page.until("lateness-note", "2 ranks, 2 steps of this time range")
+    await go(page, "job?from=2023-11-14T10:00:00Z&to=2023-11-14T11:00:00Z")
+    note = await page.until("lateness-note", "No step that the daemon keeps is in this time range")
+
+    assert "the newest 2 steps, from " in note
+    assert await page.evaluate("['lateness', 'parts-section'].map((id) => document.getElementById(id).hidden)") == [
+        True,
+        True,
+    ]
+    assert await page.text("range-note") == (
+        "Charts and the timeline show 2023-11-14 10:00:00 to 11:00:00 UTC. Headlines and tables show now."
+    )
+    await page.evaluate("document.getElementById('range-live').click()")
+    await page.until("lateness-note", "2 ranks, 2 steps of this time range")
+    await page.becomes("document.getElementById('range-note').hidden", True)
+
+
+async def test_the_timeline_links_a_finding_to_its_subject(page: Page) -> None:
+    await go(page, "timeline")
+    await page.until("findings", "grandmaster-alarm")
+    await page.evaluate("document.querySelector('#findings tr[data-key^=grandmaster-alarm] a').click()")
+    await page.becomes("location.pathname.startsWith('/grandmaster/')", True)
+
+
 WIDTHS = (390, 1440, 3840)
 #: What is wider than the window or than the box around it.
 CUT = """[...document.querySelectorAll('html, .scroll, article')].filter((box) => box.scrollWidth > box.clientWidth + 1)

@@ -31,7 +31,7 @@ export function renderFindings(findings: Map<string, Entry<Finding>>): void {
   put(byId("more-findings"), rows.length > MAX_ROWS ? `${rows.length - MAX_ROWS} more rows: see api/v1/findings` : "");
 }
 
-const findingRow = (finding: Finding): Row => row(`${finding.id} ${finding.subject}`, finding, finding.subject, `${finding.evidence}${handledText(finding)}`);
+const findingRow = (finding: Finding): Row => row(`${finding.id} ${finding.subject}`, finding, finding.subject, `${finding.evidence}${handledText(finding)}`, linkOf(finding.subject));
 
 /** ". Silenced by ada until 04:00:00: known": who took a finding. */
 function handledText(finding: Finding): string {
@@ -50,8 +50,8 @@ function groupRow(group: Finding[]): Row {
   return row(`${oldest.id} *`, oldest, `${names.length} findings: ${names.slice(0, MAX_NAMES).join(", ")}${rest}`, `Oldest, ${oldest.subject}: ${oldest.evidence}`);
 }
 
-const row = (key: string, { id, severity, cause, remedy, chain, since_realtime_ns: since }: Finding, subject: string, evidence: string): Row => [
-  key, { text: `▲ ${severity}`, className: SEVERITY_CLASSES[severity] }, `${id} · ${subject}`,
+const row = (key: string, { id, severity, cause, remedy, chain, since_realtime_ns: since }: Finding, subject: string, evidence: string, href?: string): Row => [
+  key, { text: `▲ ${severity}`, className: SEVERITY_CLASSES[severity] }, href === undefined ? `${id} · ${subject}` : { text: `${id} · ${subject}`, href },
   { text: withMicro(`Since ${at(since)}. ${evidence}. Cause: ${cause}. Remedy: ${remedy}.`).replaceAll("..", "."), chain: chain.map((step) => withMicro(step.text)) },
 ];
 

@@ -4,10 +4,10 @@ import { fetchJson } from "../api.ts";
 import { TimeChart } from "../chart.ts";
 import { CategoryBars } from "../bars.ts";
 import { byId, h, put } from "../dom.ts";
-import { HeatMap } from "../heat.ts";
+import { HeatMap, columnAt } from "../heat.ts";
 import { boundAt, duration, percent, roundUp, stepText, withMicro, type Entry } from "../model.ts";
 import { latenessCells, latenessOf, stepParts, type Lateness, type LatenessAnswer } from "../lateness.ts";
-import { place } from "../place.ts";
+import { atZone, place } from "../place.ts";
 import { state } from "../state.ts";
 import { RangeRequest, seriesPath, tableOf, type SeriesAnswer } from "../series.ts";
 import { Track, joined, type Table } from "../track.ts";
@@ -25,6 +25,7 @@ export class JobView {
   private readonly heat = new HeatMap(byId("lateness"), {
     name: "lateness of each rank in each step", height: 360, stops: ["late-1", "late-2", "late-3", "late-4"],
     scale: { name: "late", from: "100 µs", to: "100 ms", other: "within the clocks' error" }, cellText: (row, column) => this.cellText(row, column),
+    cursor: () => columnAt(this.lateness?.beginsMs ?? [], place.cursorMs),
   });
   private readonly bars = new CategoryBars(byId("parts"), {
     name: "where the time of each step goes", height: 220, text: (ns) => duration(ns),
@@ -43,7 +44,8 @@ export class JobView {
     this.stored = tableOf(answer, [["alignment_ns", "maximum"], ["arrival_skew_p50_ns", "median"]]);
   });
   private lateness: Lateness | null = null;
-  private requested: string | null = null;
+  private shownJob = "";
+  private requested = "";
   private requestedAt = -Infinity;
   private flags: { atMs: number; text: string }[] = [];
   private readonly plans = new Map<string, string>();
@@ -83,35 +85,39 @@ export class JobView {
   }
 
   private load(id: string, now: number): void {
-    if (id !== this.requested) for (const section of ["lateness-section", "parts-section"]) byId(section).hidden = true;
-    if (id === this.requested && (document.hidden || now - this.requestedAt < WINDOW_EVERY_MS)) return;
-    Object.assign(this, { requested: id, requestedAt: now });
-    void this.request(id);
+    const request = JSON.stringify([id, place.range]);
+    if (id !== this.shownJob) for (const section of ["lateness-section", "parts-section"]) byId(section).hidden = true;
+    if (request === this.requested && (document.hidden || now - this.requestedAt < WINDOW_EVERY_MS)) return;
+    Object.assign(this, { shownJob: id, requested: request, requestedAt: now });
+    void this.request(id, request);
   }
 
-  /** The lateness of the newest steps, then the marks of as many of them as a browser reads quickly. */
-  private async request(id: string): Promise<void> {
+  /** The lateness of the newest steps that are in the time range, then the marks of as many of them as a browser reads quickly. */
+  private async request(id: string, request: string): Promise<void> {
     const answer = await fetchJson<LatenessAnswer>(`api/v1/jobs/${encodeURIComponent(id)}/lateness?steps=${MOST_STEPS}`);
-    if (answer === null || id !== this.requested) return;
-    this.showLateness(latenessOf(answer));
-    const shown = Math.min(PART_STEPS, Math.ceil(MOST_MARKS / Math.max(1, answer.ranks.length)));
+    if (answer === null || request !== this.requested) return;
+    const lateness = latenessOf(answer, place.limits(Date.now()));
+    this.showLateness(lateness, answer);
+    const shown = lateness.steps.slice(-Math.min(PART_STEPS, Math.ceil(MOST_MARKS / Math.max(1, answer.ranks.length))));
+    const last = shown.at(-1) ?? -1;
     const window: Pick<Window, "syncs" | "steps"> = { syncs: [], steps: [] };
-    for (let from: number | null = answer.steps.at(-shown) ?? answer.steps[0] ?? null; from !== null;) {
+    for (let from: number | null = shown[0] ?? null; from !== null && from <= last;) {
       const page: Window | null = await fetchJson<Window>(`api/v1/jobs/${encodeURIComponent(id)}/window?limit=${PART_STEPS}&from_step=${from}`);
-      if (page === null || id !== this.requested) return;
-      window.syncs.push(...page.syncs);
-      window.steps?.push(...(page.steps ?? []));
+      if (page === null || request !== this.requested) return;
+      window.syncs.push(...page.syncs.filter(({ step }) => step <= last));
+      window.steps?.push(...(page.steps ?? []).filter(({ step }) => step <= last));
       from = page.next_step;
     }
     this.showParts(window);
   }
 
-  private showLateness(lateness: Lateness): void {
+  private showLateness(lateness: Lateness, answer: LatenessAnswer): void {
     this.lateness = lateness;
-    byId("lateness-section").hidden = lateness.steps.length === 0;
+    byId("lateness-section").hidden = answer.steps.length === 0;
+    byId("lateness").hidden = lateness.steps.length === 0;
+    put(byId("lateness-note"), latenessNote(lateness, answer));
     if (lateness.steps.length === 0) return;
     this.heat.set({ rows: lateness.ranks.map((rank) => `rank ${rank}`), columns: lateness.steps.map(stepText), cells: latenessCells(lateness) });
-    put(byId("lateness-note"), `${lateness.ranks.length} ranks, ${lateness.steps.length} newest steps; grey where a difference is within the clocks' error or that error is not known`);
   }
 
   private showParts(window: Pick<Window, "syncs" | "steps">): void {
@@ -131,6 +137,14 @@ export class JobView {
     if (Number.isNaN(late)) return `${where}: unknown`;
     return `${where}: ${duration(late)} after the median rank, ${Number.isNaN(error) ? "error unknown" : `±${duration(error, roundUp)}${late <= error ? ", within the clocks' error" : ""}`}`;
   }
+}
+
+function latenessNote({ steps, ranks }: Lateness, answer: LatenessAnswer): string {
+  if (steps.length > 0) return `${ranks.length} ranks, ${steps.length} steps of this time range; grey where a difference is within the clocks' error or that error is not known`;
+  const begins = answer.begins_ms.filter((ms) => ms !== null);
+  const kept = `the daemon keeps the newest ${answer.steps.length} steps`;
+  if (begins.length === 0) return `When the steps began is not known, so none can be shown for a time range; ${kept}.`;
+  return `No step that the daemon keeps is in this time range: ${kept}, from ${atZone(Math.min(...begins) * 1e6)} to ${atZone(Math.max(...begins) * 1e6)}.`;
 }
 
 function renderHeadline({ data: job, receivedAt }: Entry<Job>, now: number): void {
