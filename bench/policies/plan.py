@@ -143,10 +143,14 @@ class Run:
         return f"{VERSION}/{self.cell.name}/{self.method.name}/{self.seed}"
 
 
-def times_s(cell: Cell, method: Method, rows: Mapping[str, Row]) -> list[float]:
+def seed_times_s(cell: Cell, method: Method, rows: Mapping[str, Row]) -> dict[int, float]:
     """By seed; infinite: failed."""
-    found = (rows.get(Run(cell, method, seed, 0).key) for seed in SEEDS)
-    return [float("inf") if row["time_s"] is None else float(row["time_s"]) for row in found if row is not None]
+    found = {seed: rows.get(Run(cell, method, seed, 0).key) for seed in SEEDS}
+    return {seed: row["time_s"] or float("inf") for seed, row in found.items() if row is not None}
+
+
+def times_s(cell: Cell, method: Method, rows: Mapping[str, Row]) -> list[float]:
+    return list(seed_times_s(cell, method, rows).values())
 
 
 def reference_s(cell: Cell, rows: Mapping[str, Row]) -> float | None:
