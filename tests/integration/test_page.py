@@ -735,6 +735,14 @@ async def test_a_past_range_shows_its_own_steps_and_says_what_shows_now(page: Pa
     await page.becomes("document.getElementById('range-note').hidden", True)
 
 
+async def test_a_grandmasters_headline_counts_the_nodes_that_follow_it(page: Page, view: FakeView) -> None:
+    """As the API's overview does."""
+    [followers] = [each.followers for each in view.overview().grandmasters if each.name == "gm-a"]
+    await go(page, "grandmaster/gm-a")
+
+    assert f" · {followers} nodes follow it · " in await page.until("gm-why", "follow it")
+
+
 async def test_the_timeline_links_a_finding_to_its_subject(page: Page) -> None:
     await go(page, "timeline")
     await page.until("findings", "grandmaster-alarm")

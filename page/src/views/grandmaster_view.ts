@@ -5,7 +5,7 @@ import { fetchJson } from "../api.ts";
 import { CurveChart, TimeChart } from "../chart.ts";
 import { byId, fillTable, h, put, putChildren } from "../dom.ts";
 import { HeatMap, NOTHING, columnAt } from "../heat.ts";
-import { alarmClass, bound, boundAt, duration, durationText, grandmasterNow, roundUp, signed, type Entry, type GrandmasterNow } from "../model.ts";
+import { alarmClass, bound, boundAt, count, duration, durationText, grandmasterNow, roundUp, signed, type Entry, type GrandmasterNow } from "../model.ts";
 import { at, atZone, place } from "../place.ts";
 import { state } from "../state.ts";
 import { drawSky } from "../sky.ts";
@@ -250,7 +250,13 @@ function renderHeadline(grandmaster: Grandmaster, its: GrandmasterNow): void {
   const utc = its.utcNs === null ? `no bound against UTC: ${grandmaster.utc?.reason || "not computed"}` : `${bound(its.utcNs)} against UTC`;
   const antenna = grandmaster.antenna === null || grandmaster.gnss_state === "antenna_fault" ? "" : `antenna ${grandmaster.antenna}`;
   const error = grandmaster.reachable ? (snmpErrorOf(grandmaster) ?? "") : `${grandmaster.reason ?? "no reply"}; the values below are the last known`;
-  put(byId("gm-why"), [error, utc, gnss(grandmaster), antenna, alarms].filter(Boolean).join(" · "));
+  put(byId("gm-why"), [error, utc, followersText(grandmaster.name), gnss(grandmaster), antenna, alarms].filter(Boolean).join(" · "));
+}
+
+/** How many nodes of a fleet it concerns, by what the nodes report. */
+function followersText(name: string): string {
+  const followers = state.isFleet ? state.overview?.data.grandmasters.find((each) => each.name === name)?.followers : undefined;
+  return followers === undefined ? "" : followers === 1 ? "1 node follows it" : `${count(followers)} nodes follow it`;
 }
 
 /** The states over time as a strip, the oldest first: each span is about as wide as it lasts. Before the first reading nothing is known. */
