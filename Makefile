@@ -135,7 +135,7 @@ matrix: matrix-packages .venv/dev $(BUNDLE)
 	@$(BIN)/python tests/matrix/matrix_run.py
 
 # What CI runs after `make test`.
-test-more: matrix
+test-more: matrix test-versions
 
 matrix-packages:
 	@sh tests/packages.sh mmdebstrap debian-archive-keyring iproute2 util-linux procps
@@ -172,14 +172,14 @@ lock: .venv/daemon
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/run.lock
 	$(BIN)/python requirements/dependencies.py licences > requirements/licences.md
 
-# anyio's plugin of pytest is not used here, and its lowest version fails under the newest pytest.
-# The unit tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one that there is.
+# The unit tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one that there is. What an old
+# version calls and a newer one deprecates is no fault of this project. anyio's plugin of pytest is not used, and an old one fails.
 EXTRAS = audit,daemon,demo,mib,notify,otlp,parquet,postgresql
 test-versions:
 	$(PYTHON) requirements/dependencies.py lowest > .lowest-versions
 	$(PYTHON) -m venv --clear .venv-lowest && .venv-lowest/bin/python -m pip install --quiet --upgrade pip
 	.venv-lowest/bin/python -m pip install --quiet --constraint .lowest-versions --editable '.[$(EXTRAS)]' --group dev
-	.venv-lowest/bin/pytest -p no:anyio --numprocesses 2 $(XDIST) tests/unit $(PYTEST)
+	.venv-lowest/bin/pytest -p no:anyio -W ignore::DeprecationWarning --numprocesses 2 $(XDIST) tests/unit $(PYTEST)
 	$(PYTHON) -m venv --clear .venv-newest && .venv-newest/bin/python -m pip install --quiet --upgrade pip
 	.venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[$(EXTRAS)]' --group dev
 	.venv-newest/bin/pytest -p no:anyio --numprocesses 2 $(XDIST) tests/unit $(PYTEST)

@@ -109,7 +109,7 @@ def _builder(model: type[BaseModel], known: dict[type[BaseModel], _Build]) -> _B
 def _with_defaults(model: type[BaseModel], fields: _Fields) -> _Fields:
     """In the order of the model's fields, in which they are published."""
     return {
-        name: fields[name] if name in fields else field.get_default(call_default_factory=True, validated_data={})
+        name: fields[name] if name in fields else field.get_default(call_default_factory=True)
         for name, field in model.model_fields.items()
     }
 
