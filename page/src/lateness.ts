@@ -6,6 +6,7 @@ import type { StepMark, Sync, Window } from "./types.ts";
 
 /** The daemon's answer: base64 of little-endian int32, a row for each step and a number for each rank, in `unit_ns`. */
 export interface LatenessAnswer {
+  as_of_realtime_ns: number;
   ranks: number[];
   nodes: string[];
   steps: number[];

@@ -74,7 +74,7 @@ test("a rack with a node without a bound has no bound, and a step without a read
 const arrival = (rank: number, at: number, error: number | null = 10_000): Arrival => ({ rank, clock: `n${rank}`, arrival_ns: at, begin_ns: at, end_ns: 60_000_000, error_ns: error });
 
 const latenessAnswer = (numbers: Int32Array, begins: (number | null)[] = [10, 20, 30]): LatenessAnswer => ({
-  ranks: [0, 1], nodes: ["a", "b"], steps: [7, 8, 9], begins_ms: begins, error_ns: [55_000, 55_000, null], unit_ns: 1_000, lateness: Buffer.from(numbers.buffer).toString("base64"),
+  as_of_realtime_ns: 0, ranks: [0, 1], nodes: ["a", "b"], steps: [7, 8, 9], begins_ms: begins, error_ns: [55_000, 55_000, null], unit_ns: 1_000, lateness: Buffer.from(numbers.buffer).toString("base64"),
 });
 
 test("a lateness within the clocks' error is grey, and so is one whose error is unknown", () => {

@@ -716,7 +716,10 @@ async def test_a_time_range_is_shared_and_in_the_address(page: Page) -> None:
 
 
 async def test_a_past_range_shows_its_own_steps_and_says_what_shows_now(page: Page) -> None:
-    """The lateness of a job's newest steps is not drawn under a range in which none of them began."""
+    """
+    The lateness of a job's newest steps is not drawn under a range in which none of them began. What is recent follows
+    from the daemon's clock, which here is years behind the browser's.
+    """
     await go(page, "job")
     await page.until("lateness-note", "2 ranks, 2 steps of this time range")
     await go(page, "job?from=2023-11-14T10:00:00Z&to=2023-11-14T11:00:00Z")

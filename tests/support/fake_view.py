@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,8 +156,7 @@ class FakeView:
     def lateness(self, job_id: str, most_steps: int) -> LatenessMatrix | None:
         if job_id not in [job.job_id for job in self.jobs()]:
             return None
-        now_ms = time.time_ns() // 10**6
-        begins_ms: list[int | None] = [now_ms - 2_000, now_ms - 1_000]
+        begins_ms: list[int | None] = [1_700_000_298_000, 1_700_000_299_000]
         return LatenessMatrix(
             as_of_realtime_ns=1_700_000_300_000_000_000, lag_ns=7, job_id=job_id, job="llama-pretrain", ranks=[0, 1],
             nodes=["trainer-01", "trainer-02"], steps=[1199, 1200][-most_steps:], begins_ms=begins_ms[-most_steps:],

@@ -96,7 +96,7 @@ export class JobView {
   private async request(id: string, request: string): Promise<void> {
     const answer = await fetchJson<LatenessAnswer>(`api/v1/jobs/${encodeURIComponent(id)}/lateness?steps=${MOST_STEPS}`);
     if (answer === null || request !== this.requested) return;
-    const lateness = latenessOf(answer, place.limits(Date.now()));
+    const lateness = latenessOf(answer, limitsOf(answer));
     this.showLateness(lateness, answer);
     const shown = lateness.steps.slice(-Math.min(PART_STEPS, Math.ceil(MOST_MARKS / Math.max(1, answer.ranks.length))));
     const last = shown.at(-1) ?? -1;
@@ -137,6 +137,12 @@ export class JobView {
     if (Number.isNaN(late)) return `${where}: unknown`;
     return `${where}: ${duration(late)} after the median rank, ${Number.isNaN(error) ? "error unknown" : `±${duration(error, roundUp)}${late <= error ? ", within the clocks' error" : ""}`}`;
   }
+}
+
+/** By the daemon's clock: the browser's may be minutes off. A live range has no end, since a rank's clock may be a little ahead. */
+function limitsOf({ as_of_realtime_ns: asOfNs }: LatenessAnswer): [fromMs: number, toMs: number] {
+  const [fromMs, toMs] = place.limits(asOfNs / 1e6);
+  return [fromMs, place.range.kind === "live" ? Infinity : toMs];
 }
 
 function latenessNote({ steps, ranks }: Lateness, answer: LatenessAnswer): string {
