@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -170,6 +170,8 @@ HTTPS_FAULTS = {
     "certificate": r"/channels_thresholdValue: the certificate is not the pinned one: .*no request was sent",
 }
 HONEST, ENDLESS = "honest", "million-rows"
+#: Twelve grandmasters answer from one process: on a slow machine to read all of their tables takes more than some seconds.
+CALM_S, PATIENT_S = 4, 12
 FIELDS = ("clock_state", "clock_class", "clock_accuracy", "utc_offset_s", "alarms", "ports", "references", "serial")
 
 
@@ -195,8 +197,8 @@ def lies() -> Iterator[Lies]:
     with place() as (folder, marker), Workshop() as workshop, Mosquitto(marker=marker) as broker:
         grandmasters = {name: workshop.grandmasters(model="tp5000e")[0] for name in (*SNMP_LIES, ENDLESS)}
         web = {name: workshop.grandmasters(model="tp4100")[0] for name in (*HTTPS_FAULTS, HONEST)}
-        more = [grandmaster(name, gm.facts(), folder) for name, gm in grandmasters.items()]
-        more += [grandmaster(name, gm.facts(), folder, https=True) for name, gm in web.items()]
+        more = [polled(name, gm, folder) for name, gm in grandmasters.items()]
+        more += [polled(name, gm, folder, https=True) for name, gm in web.items()]
         node = DaemonProcess("hub", folder / "hub", "", marker, broker, more="".join(more))
         set_faults(web, HTTPS_FAULTS)
         with Listener(broker) as listener, node:
@@ -205,23 +207,38 @@ def lies() -> Iterator[Lies]:
             yield lied_to(node, grandmasters | web, places, listener)
 
 
+def polled(name: str, gm: SimulatedGrandmaster, folder: Path, *, https: bool = False) -> str:
+    calm = {"state_interval_s": CALM_S, "table_interval_s": CALM_S, "timeout_s": PATIENT_S}
+    return grandmaster(name, gm.facts(), folder, https=https, v3=False, **calm)
+
+
 def lied_to(
     node: DaemonProcess, grandmasters: dict[str, SimulatedGrandmaster], places: dict[str, str], listener: Listener
 ) -> Lies:
-    states = partial(states_of, node)
-    before = eventually(states, lambda all: is_read(all) and all[HONEST]["time_errors"])
+    before = gathered(node, is_read)
     for name in (*SNMP_LIES, ENDLESS):
         grandmasters[name].agent.lie = LIES[name]()
-    eventually(states, is_found_out)
+    gathered(node, is_found_out)
     began_ns = time.time_ns()
     eventually(lambda: samples(node, HONEST, began_ns), lambda rows: len(rows) > 3)
-    meanwhile, findings = states(), ask(node, "findings")
+    meanwhile, findings = gathered(node, is_found_out), ask(node, "findings")
     stored = {name: len(samples(node, name, began_ns)) for name in grandmasters}
     errors = {name: len(list(history.time_errors(StoreLocation(node.store), name, 0, 2**62))) for name in grandmasters}
     for gm in grandmasters.values():
         gm.agent.lie = LIES["none"]()
     set_faults(grandmasters, ())
-    return Lies(places, before, meanwhile, findings, stored, errors, eventually(states, is_read, 60), listener)
+    return Lies(places, before, meanwhile, findings, stored, errors, gathered(node, is_read), listener)
+
+
+def gathered(node: DaemonProcess, holds: Callable[[dict[str, Any]], bool]) -> States:
+    """Of each grandmaster the first state of which it holds: on a slow machine not every poll has the time to read all tables."""
+    found: States = {}
+
+    def add() -> States:
+        found.update({name: state for name, state in states_of(node).items() if name not in found and holds(state)})
+        return found
+
+    return eventually(add, lambda found: len(found) == len(SNMP_LIES) + len(HTTPS_FAULTS) + 2, 120)
 
 
 def set_faults(grandmasters: dict[str, SimulatedGrandmaster], faults: Iterable[str]) -> None:
@@ -234,15 +251,20 @@ def states_of(node: DaemonProcess) -> States:
     return {gm["name"]: gm for gm in ask(node, "grandmasters")}
 
 
-def is_read(states: States) -> bool:
-    return all(state["reachable"] and state["clock_state"] == "locked" for state in states.values())
+def is_read(state: dict[str, Any]) -> bool:
+    is_honest = state["name"] != HONEST or state["time_errors"]
+    return bool(state["reachable"] and state["clock_state"] == "locked" and is_whole(state) and is_honest)
 
 
-def is_found_out(states: States) -> bool:
-    partial_only = [*HTTPS_FAULTS, ENDLESS]
-    return not any(states[name]["reachable"] for name in SNMP_LIES) and all(
-        states[name]["unknown"] for name in partial_only
-    )
+def is_whole(state: dict[str, Any]) -> bool:
+    """Its last poll had the time to read all tables."""
+    return not any("no answer within the time of a poll" in note for note in state["unknown"])
+
+
+def is_found_out(state: dict[str, Any]) -> bool:
+    if state["name"] in SNMP_LIES:
+        return not state["reachable"]
+    return is_whole(state) and (state["name"] == HONEST or bool(state["unknown"]))
 
 
 def changed(state: dict[str, Any], before: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -254,7 +276,7 @@ def changed(state: dict[str, Any], before: dict[str, Any]) -> dict[str, tuple[An
 
 
 def differ(one: Any, other: Any) -> bool:
-    """What is None in one of them was not read yet: on a slow machine the inventory comes with a later poll."""
+    """What is None in one of them was not read yet: on a slow machine some tables come with a later poll."""
     if one is None or other is None:
         return False
     if isinstance(one, dict):
@@ -266,9 +288,13 @@ def differ(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("name", SNMP_LIES)
 def test_a_grandmaster_that_lies_over_snmp_is_one_clear_error(lies: Lies, name: str) -> None:
-    """It names device, object and content, and is an active finding; the grandmaster's state stays what was last known."""
+    """
+    It names device, object and content, and is an active finding; the grandmaster's state stays what was last known. That
+    is a finding too where the lie began in the middle of a read, in which the clock's state was lost.
+    """
     state = lies.meanwhile[name]
     found = [finding for finding in lies.findings if finding["subject"] == name]
+    found = [each for each in found if each["id"] != "grandmaster-not-locked" or state["clock_state"] != "unknown"]
 
     assert (state["reachable"], state["reason"].partition(": ")[0]) == (False, lies.places[name])
     assert re.search(SNMP_LIES[name], state["reason"])
