@@ -45,8 +45,8 @@ class ClockStatus(IntEnum):
     DISRUPTED = 3
 
 
-#: By their own names, since a hub looks at ten thousand statuses at once.
-_UNKNOWN, _SYNCHRONIZED, _HOLDOVER, _DISRUPTED = ClockStatus
+#: A clock with one of these statuses keeps it, however old its bound is.
+_DO_NOT_AGE = (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED)
 
 
 class Reference(StrEnum):
@@ -367,11 +367,11 @@ def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_af
     UNKNOWN and DISRUPTED do not age; SYNCHRONIZED ages to HOLDOVER, and then to UNKNOWN. A negative age is a segment
     from the future: UNKNOWN.
     """
-    if written is _UNKNOWN or written is _DISRUPTED:
+    if written in _DO_NOT_AGE:
         return written
     if age_ns < 0 or age_ns >= void_after_ns:
-        return _UNKNOWN
-    return _SYNCHRONIZED if age_ns < holdover_after_ns else _HOLDOVER
+        return ClockStatus.UNKNOWN
+    return ClockStatus.SYNCHRONIZED if age_ns < holdover_after_ns else ClockStatus.HOLDOVER
 
 
 def published(bound: ErrorBound, boottime_ns: int, frequency_ppb: int | None, reading: RawReading | None) -> ErrorBound:
