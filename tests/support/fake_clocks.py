@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
 
 from timesyncd.clocks import NS_PER_S
+
+
+def replace_time(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType, **functions: Callable[..., Any]) -> None:
+    """Functions of `time` as these modules see them. Threads that other tests started keep the real ones, and leave no trace in a fake."""
+    for module in modules:
+        monkeypatch.setattr(module, "time", SimpleNamespace(**(vars(time) | functions)))
 
 
 @dataclass

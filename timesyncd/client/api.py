@@ -170,8 +170,8 @@ def _fetch(url: str, token: str | None, timeout_s: float, trusted: SSLContext | 
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
         connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=headers)
-        response = connection.getresponse()
-        body = response.read(MAX_RESPONSE_BYTES + 1)
+        with connection.getresponse() as response:
+            body = response.read(MAX_RESPONSE_BYTES + 1)
     finally:
         connection.close()
     if len(body) > MAX_RESPONSE_BYTES:

@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_clocks import replace_time
 
+from timesyncd.client import network
 from timesyncd.client.network import (
     FIRST_INTERVAL_NS,
     MAX_WRITTEN,
@@ -138,7 +140,7 @@ def test_a_recorder_writes_what_is_read_and_keeps_what_is_closed(tmp_path: Path)
 def test_a_reading_is_due_ever_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After one second, then two seconds later, then four."""
     now_ns = 0
-    monkeypatch.setattr("timesyncd.client.network.time.monotonic_ns", lambda: now_ns)
+    replace_time(monkeypatch, network, monotonic_ns=lambda: now_ns)
     recorder = NetworkRecorder(tmp_path / "rank-0-1-ab.network")
     read: list[int] = []
     monkeypatch.setattr(recorder, "read", lambda: read.append(now_ns // FIRST_INTERVAL_NS))

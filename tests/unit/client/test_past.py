@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_clocks import FakeClocks
+from fake_clocks import FakeClocks, replace_time
 from published import LOST, good_bound, publish
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, ClockStatus, Interval, Reason, Reference
@@ -172,7 +172,7 @@ def test_after_a_suspend_earlier_monotonic_readings_are_unknown(clock: Clock, mo
     awake_ns, real_ns = past.boottime_ns, time.time_ns
     monkeypatch.setattr(past, "boottime_ns", lambda: awake_ns() + 2 * NS_PER_S)
     monkeypatch.setattr("timesyncd.client.clock._realtime_ns", lambda: real_ns() + 2 * NS_PER_S)
-    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 2 * NS_PER_S)
+    replace_time(monkeypatch, past, time_ns=lambda: real_ns() + 2 * NS_PER_S)
 
     assert clock.translate(monotonic_ns=monotonic_ns).reason_code is TranslationReason.SUSPENDED_SINCE
     assert clock.translate(boottime_ns=awake_ns()).interval.status is ClockStatus.SYNCHRONIZED
@@ -182,7 +182,7 @@ def test_after_a_suspend_earlier_monotonic_readings_are_unknown(clock: Clock, mo
 def test_a_step_between_two_looks_at_the_clock_is_seen(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pair of clocks that translates is itself compared with the sample's."""
     real_ns = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + NS_PER_S)
+    replace_time(monkeypatch, past, time_ns=lambda: real_ns() + NS_PER_S)
 
     assert clock.translate(boottime_ns=past.boottime_ns()).reason_code is TranslationReason.CLOCK_STEPPED_SINCE
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from fake_clocks import replace_time
 
+from timesyncd.client import phase
 from timesyncd.client.job import Job
 from timesyncd.client.phase import (
     MAX_MOVES,
@@ -130,8 +132,7 @@ class FakeJob:
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr("timesyncd.client.phase.time.sleep", found.append)
-    monkeypatch.setattr("timesyncd.client.phase.time.time_ns", lambda: SLOT_NS - 5 * MS)
+    replace_time(monkeypatch, phase, sleep=found.append, time_ns=lambda: SLOT_NS - 5 * MS)
     return found
 
 

@@ -11,11 +11,13 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from fake_clocks import replace_time
 from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.bound import ClockStatus
 from timesyncd.errors import Malformed
+from timesyncd.ipc import job_segment, seqlock
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import (
     MARK_SIZE,
@@ -482,7 +484,7 @@ def test_a_reader_finds_a_segment_that_is_created_later_or_again(
     path = tmp_path / "job"
     reader = JobReader(path, EPOCH)
     clock = iter(range(0, 10**12, 2 * 10**9))
-    monkeypatch.setattr("timesyncd.ipc.seqlock.time.monotonic_ns", lambda: next(clock))
+    replace_time(monkeypatch, seqlock, monotonic_ns=lambda: next(clock))
     before = reader.read()
     now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     JobWriter(path, EPOCH).write(now_ns - SIGNALS_VOID_AFTER_NS, SIGNALS, PLAN)
@@ -509,7 +511,7 @@ def test_a_segment_is_decoded_once_for_each_payload(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(DecodedSegment, "of", counted)
     boottime = iter((10**9, 2 * 10**9, 3 * 10**9))
-    monkeypatch.setattr("timesyncd.ipc.job_segment.time.clock_gettime_ns", lambda _: next(boottime))
+    replace_time(monkeypatch, job_segment, clock_gettime_ns=lambda _: next(boottime))
     writer, reader = JobWriter(tmp_path / "job", EPOCH), JobReader(tmp_path / "job", EPOCH)
     writer.write(10**9, SIGNALS, PLAN)
     first, second = reader.read(), reader.read()
