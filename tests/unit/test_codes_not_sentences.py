@@ -229,7 +229,7 @@ def test_a_node_s_screen_and_budget_do_not_read_sentences(state: NodeState) -> N
         for lines in (reference_lines, current_bound_lines)
     ]
 
-    assert look(node_tables(other)) == look(node_tables(state))
+    assert look(node_tables(other, None)) == look(node_tables(state, None))
     assert budgets[:2] == budgets[2:]
     assert node_forecast(other) == node_forecast(state)
 

@@ -65,8 +65,8 @@ def grandmaster_tables(grandmaster: GrandmasterState) -> list[RenderableType]:
     ]
 
 
-def node_tables(node: NodeState) -> list[RenderableType]:
-    """The block of the status screen, then every field of each source."""
+def node_tables(node: NodeState, limit_ns: int | None) -> list[RenderableType]:
+    """The block of the status screen, then every field of each source. `limit_ns`: the operator's limit of its bound."""
     more = [
         ("bound to the parent", bound_text(node.parent, node.age_ns).plain),
         ("age of the sample", None if node.age_ns is None else duration_text(node.age_ns)),
@@ -75,7 +75,7 @@ def node_tables(node: NodeState) -> list[RenderableType]:
         ("UTC seconds removed", _text(node.utc_seconds_removed)),
         ("boot", node.boot_id),
     ]
-    return [node_block(node), facts(more), *(part for source in node.sources for part in _source(source))]
+    return [node_block(node, limit_ns), facts(more), *(part for source in node.sources for part in _source(source))]
 
 
 def job_tables(job: JobState) -> list[RenderableType]:

@@ -244,7 +244,8 @@ class TopApp(App[None]):
             self.action_view("nodes")
             return
         screen = JobScreen if self.view == "jobs" else DetailScreen
-        self.push_screen(screen(self._feed, self.view, row.name, row.cells[0].plain))
+        limit_ns = None if self._round is None else self._round.overview.headline.limits.node_bound_ns
+        self.push_screen(screen(self._feed, self.view, row.name, row.cells[0].plain, limit_ns))
 
 
 def _update_cells(table: DataTable[Any], before: list[ViewRow], shown: list[ViewRow]) -> None:

@@ -41,13 +41,13 @@ EVERY_S = 1.0
 MOST_RANKS = 16
 
 
-def detail_parts(view: View, answer: Any) -> list[Any]:
+def detail_parts(view: View, answer: Any, node_limit_ns: int | None) -> list[Any]:
     """The tables that `timesyncd status NAME` prints."""
     if view == "grandmasters":
         return list(grandmaster_tables(GrandmasterState.model_validate(answer)))
     if view == "jobs":
         return list(job_tables(JobState.model_validate(answer)))
-    return list(node_tables(NodeState.model_validate(answer)))
+    return list(node_tables(NodeState.model_validate(answer), node_limit_ns))
 
 
 class DetailScreen(ModalScreen[None]):
@@ -62,11 +62,14 @@ class DetailScreen(ModalScreen[None]):
     DetailScreen.silent > #detail { tint: $background 60%; }
     """
 
-    def __init__(self, feed: DaemonFeed, view: View, name: str, title: str = "") -> None:
-        """`title` is what the screen is called, by default the name that is asked for."""
+    def __init__(
+        self, feed: DaemonFeed, view: View, name: str, title: str = "", node_limit_ns: int | None = None
+    ) -> None:
+        """`title` is what the screen is called, by default the name that is asked for. `node_limit_ns`: the operator's limit of a bound."""
         super().__init__()
         self.feed, self.detail_view, self.detail_name = feed, view, name
         self.detail_title = title or name
+        self.node_limit_ns = node_limit_ns
         self._received_s: float | None = None
         self._received_at = ""
         self._error = ""
@@ -105,7 +108,8 @@ class DetailScreen(ModalScreen[None]):
 
     def fetch(self) -> Callable[[], None]:
         """Asks the daemon, in a thread; returns what shows the answers. Raises SourceError."""
-        content = Group(*detail_parts(self.detail_view, self.feed.detail(self.detail_view, self.detail_name)))
+        answer = self.feed.detail(self.detail_view, self.detail_name)
+        content = Group(*detail_parts(self.detail_view, answer, self.node_limit_ns))
         return lambda: self.query_one("#detail-content", Static).update(content)
 
     def _receive(self, show: Callable[[], None] | None, error: str) -> None:

@@ -205,12 +205,23 @@ def current_bound_ns(message: BoundMessage | None, status: Status, age_ns: int |
     return _bound(message).at(age_ns)
 
 
-def node_forecast(node: NodeState) -> Forecast | None:
+def node_forecast(node: NodeState, limits_ns: Sequence[int] = LIMITS_NS) -> Forecast | None:
     """The forecast of the node's main bound."""
     message = node.main_bound
     if message is None or node.age_ns is None or current_bound_ns(message, node.main_status, node.age_ns) is None:
         return None
-    return forecast(_bound(message), node.age_ns, node.void_after_ns)
+    return forecast(_bound(message), node.age_ns, node.void_after_ns, limits_ns)
+
+
+def node_forecast_text(node: NodeState, limit_ns: int | None) -> str | None:
+    """The next limit and the end in words, as the page has them. `limit_ns` None: no limit is configured, so the next power of ten."""
+    expected = node_forecast(node, LIMITS_NS if limit_ns is None else (limit_ns,))
+    if expected is None or limit_ns is None:
+        return None if expected is None else forecast_text(expected)
+    now_ns = current_bound_ns(node.main_bound, node.main_status, node.age_ns)
+    if now_ns is not None and now_ns > limit_ns:
+        return f"above the limit of {limit_text(limit_ns)}, {forecast_text(expected)}"
+    return forecast_text(expected).replace("exceeds ", "exceeds the limit of ", 1)
 
 
 def selection_of(source: SourceState, node: NodeState) -> Selection | None:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timesyncd.bound import Bound, Reason, growth_ns
-from timesyncd.cli.budget import current_bound_lines, forecast_text, knows_own_utc, node_forecast
+from timesyncd.cli.budget import current_bound_lines, knows_own_utc, node_forecast_text
 from timesyncd.cli.render_job import agreement, job_line, percent
 from timesyncd.messages.cost import DaemonCost
 from timesyncd.messages.jobs import JobState
@@ -50,6 +50,11 @@ class DaemonReplies:
     overview: Overview | None = None
     cost: DaemonCost | None = None
 
+    @property
+    def node_limit_ns(self) -> int | None:
+        """The operator's limit of a node's bound."""
+        return None if self.overview is None else self.overview.headline.limits.node_bound_ns
+
     @classmethod
     def of(cls, answer: dict[str, Any]) -> DaemonReplies:
         """From the JSON of `client.api.fetch_all`. Raises pydantic.ValidationError."""
@@ -75,7 +80,7 @@ def screen(answer: dict[str, Any]) -> list[RenderableType]:
         replies.findings, key=lambda each: (list(SEVERITIES).index(each.severity), each.since_realtime_ns)
     )
     return [
-        node_block(replies.node),
+        node_block(replies.node, replies.node_limit_ns),
         *(fleet_lines(replies.overview) if replies.overview is not None and is_fleet(replies) else []),
         *titled_section("nodes", [node_row(node) for node in others], MAX_NODES if is_fleet(replies) else MAX_ROWS),
         *titled_section("grandmasters", [grandmaster_row(each) for each in grandmasters]),
@@ -113,7 +118,8 @@ def fleet_lines(overview: Overview) -> list[RenderableType]:
     return [plain_text(overview.headline.text, style), plain_text(", ".join(counts), "dim")]
 
 
-def node_block(node: NodeState) -> RenderableType:
+def node_block(node: NodeState, limit_ns: int | None) -> RenderableType:
+    """`limit_ns`: the operator's limit of its bound."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, max_width=20, overflow="ellipsis")
     table.add_row(plain_text(node.node, "bold"), headline(node))
@@ -121,8 +127,8 @@ def node_block(node: NodeState) -> RenderableType:
         table.add_row("reason", plain_text(node.reason))
     for name, text in _bound_rows(node):
         table.add_row(name, text)
-    if (expected := node_forecast(node)) is not None:
-        table.add_row("forecast", f"without new samples: {forecast_text(expected)}", style="dim")
+    if (expected := node_forecast_text(node, limit_ns)) is not None:
+        table.add_row("forecast", f"without new samples: {expected}", style="dim")
     if node.terms:
         table.add_row("terms", plain_text(terms_text(node)), style="dim")
     explained = explained_source(node)

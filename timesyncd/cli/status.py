@@ -56,7 +56,7 @@ def run(args: Namespace) -> int:
 
     answer, replies = _fetched(args.url or page_url(args))
     if args.name is not None:
-        return _one(answer, args.name, args.json)
+        return _one(answer, replies.node_limit_ns, args.name, args.json)
     _show(answer, args.json, screen(answer))
     return 0 if replies.node.main_status == "SYNCHRONIZED" else 1
 
@@ -108,8 +108,8 @@ def _check(url: str, name: str | None) -> Check:
     return _nagios.with_findings(check, _nagios.open_findings(answer, handled, name))
 
 
-def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
-    """The exit status."""
+def _one(answer: dict[str, Any], limit_ns: int | None, name: str, as_json: bool) -> int:
+    """The exit status. `limit_ns`: the operator's limit of a node's bound."""
     from timesyncd.cli._tables import grandmaster_tables, job_tables, node_tables
     from timesyncd.messages.node import GrandmasterState, NodeState
 
@@ -121,7 +121,7 @@ def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
     if isinstance(found, GrandmasterState):
         tables, is_good = grandmaster_tables(found), found.reachable and found.clock_state == "locked"
     elif isinstance(found, NodeState):
-        tables, is_good = node_tables(found), found.main_status == "SYNCHRONIZED"
+        tables, is_good = node_tables(found, limit_ns), found.main_status == "SYNCHRONIZED"
     else:
         tables, is_good = job_tables(found), found.straggler_rank is None and found.alignment_ns is not None
     _show(reply, as_json, tables)

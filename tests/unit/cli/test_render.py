@@ -6,11 +6,12 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from fake_view import FakeView
+from fake_view import FakeView, as_json
 from rich.console import Console, Group, RenderableType
 from snapshots import COST
 
 from timesyncd.cli.render import DaemonReplies, DemoNodeState, cost_text, demo_screen, screen
+from timesyncd.messages.overview import ConfiguredLimits
 
 WIDTH, HEIGHT = 80, 24
 SECOND = 1_000_000_000
@@ -218,6 +219,27 @@ def test_a_forecast_follows_the_bound() -> None:
 
     assert "forecast    without new samples: exceeds 10 us in 39 s, expires in 16 min" in printed
     assert not any("forecast" in line for line in shown(answer(unknown())))
+
+
+@pytest.mark.parametrize(
+    ("limit_ns", "text"),
+    [
+        (None, "exceeds 10 us in 39 s, expires in 16 min"),
+        (7_500, "exceeds the limit of 7.5 us in 14 s, expires in 16 min"),
+        (5_000, "above the limit of 5 us, expires in 16 min"),
+        (1_000_000, "expires in 16 min"),
+    ],
+)
+def test_a_forecast_names_the_operator_s_limit(limit_ns: int | None, text: str) -> None:
+    """As the page does: a bound that an operator allows is no news at a power of ten."""
+    overview = FakeView().overview()
+    limits = ConfiguredLimits(node_bound_ns=limit_ns)
+    headline = overview.headline.model_copy(update={"limits": limits})
+    replies = answer(node(gm=bound(6_000) | {"growth_ppb": 100})) | {
+        "overview": as_json(overview.model_copy(update={"headline": headline}))
+    }
+
+    assert f"forecast without new samples: {text} " in words(shown(replies))
 
 
 NOTHING = bound(None, "this source measures UTC and has no grandmaster") | {"reason_code": "no_grandmaster"}

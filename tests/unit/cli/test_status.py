@@ -106,7 +106,7 @@ def test_every_field_of_a_node_is_printed() -> None:
         "name": "ptp", "driver": "ptp4l", "reachable": False, "reason": "no answer", "reason_code": "no_valid_sample", "port_state": "SLAVE",
         "offset_ns": -412, "frequency_ppb": -3, "current_utc_offset_s": 37, "error_ns": 9, "detail": "phc:0 by precise",
     }  # fmt: skip
-    printed = words_of(node_tables(node(grandmaster_summary="gm: HOLDOVER", sources=[source])))
+    printed = words_of(node_tables(node(grandmaster_summary="gm: HOLDOVER", sources=[source]), None))
 
     for line in (
         "grandmaster gm: HOLDOVER",
@@ -142,7 +142,7 @@ def test_strings_from_a_device_are_text() -> None:
         "port_state": HOSTILE,
     }
     hostile_node = node(grandmaster_summary=HOSTILE, clock=HOSTILE, boot_id=HOSTILE, sources=[source])
-    printed = text_of([*grandmaster_tables(hostile_grandmaster), *node_tables(hostile_node)])
+    printed = text_of([*grandmaster_tables(hostile_grandmaster), *node_tables(hostile_node, None)])
 
     assert "\x1b" not in printed and "\x07" not in printed
     assert "[red]x[/] ?]0;owned??next" in printed

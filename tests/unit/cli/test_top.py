@@ -8,10 +8,12 @@ import sys
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from io import StringIO
+from typing import Any, cast
 
 import pytest
 from fake_view import FakeView, as_json
+from rich.console import Console, RenderableType
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent
 
 from timesyncd.cli import top
@@ -35,7 +37,7 @@ from timesyncd.cli._top_detail import DetailScreen, HeatView, JobScreen
 from timesyncd.errors import Unreachable
 from timesyncd.messages.fleet import FleetMap
 from timesyncd.messages.node import ChainStep
-from timesyncd.messages.overview import Overview
+from timesyncd.messages.overview import ConfiguredLimits, Overview
 from timesyncd.messages.series import LatenessMatrix
 from timesyncd.messages.simulation import SimulationFile, StatedOffset
 
@@ -106,6 +108,14 @@ async def until(pilot: Any, holds: Callable[[], bool]) -> None:
     raise AssertionError("it never held")
 
 
+def detail(app: TopApp) -> str:
+    """What the screen that a row opened shows."""
+    printed = StringIO()
+    for content in app.screen.query("#detail-content").results(Static):
+        Console(file=printed, width=100).print(cast(RenderableType, content.content))
+    return printed.getvalue()
+
+
 def table(app: TopApp, view: str) -> DataTable[Any]:
     return app.query_one(f"#table-{view}", DataTable)
 
@@ -166,6 +176,18 @@ async def test_a_row_opens_all_that_is_known_of_it() -> None:
         await until(pilot, lambda: set(feed.asked) == {("nodes", "other")})
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, DetailScreen))
+
+
+async def test_a_node_s_forecast_names_the_operator_s_limit() -> None:
+    """As `status` and the page do."""
+    known = a_round()
+    limits = ConfiguredLimits(node_bound_ns=1)
+    headline = known.overview.headline.model_copy(update={"limits": limits})
+    app = TopApp(FakeFeed(replace(known, overview=known.overview.model_copy(update={"headline": headline}))))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: bool(names(app)))
+        await pilot.press("2", "enter")
+        await until(pilot, lambda: "above the limit of 1 ns, expires in" in detail(app))
 
 
 async def test_a_place_leads_to_its_nodes() -> None:
