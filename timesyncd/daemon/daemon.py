@@ -134,7 +134,7 @@ class Daemon:
                 notify("READY=1")
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        config = self._config
+        config, started_realtime_ns = self._config, self._clocks.realtime_ns()
         for warning in config.warnings:
             log.warning("%s", warning)
         name, runtime_dir = config.node.name, config.node.runtime_dir
@@ -168,7 +168,7 @@ class Daemon:
             stored_lock = await asyncio.to_thread(self._stored_lock, grandmaster.name)
             curve = config.holdover_curve(grandmaster)
             self._grandmaster_memories[grandmaster.name] = GrandmasterMemory(curve, stored_lock)
-        self._publisher.restore_notes(await asyncio.to_thread(self._stored_notes))
+        self._publisher.restore_notes(await asyncio.to_thread(self._stored_notes, started_realtime_ns))
         await self._open_alarms(stack, incarnation)
         await self._open_web(stack)
 
@@ -419,12 +419,12 @@ class Daemon:
                 continue
             self._wake.clear()
 
-    def _stored_notes(self) -> list[OperatorNote]:
-        """The acknowledgements and silences that the store has; none where it cannot be read yet."""
+    def _stored_notes(self, started_realtime_ns: int) -> list[OperatorNote]:
+        """The acknowledgements and silences that still count; none where the store cannot be read yet."""
         if self._parts.store is None:
             return []
         try:
-            rows = notes.undecided(self._parts.store.location, self._clocks.realtime_ns())
+            rows = notes.undecided(self._parts.store.location, started_realtime_ns)
             return [notes.note_message(row) for row in rows]
         except (StoreError, ValidationError) as error:
             log.warning("store: acknowledgements and silences are not restored: %s", error)

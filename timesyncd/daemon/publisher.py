@@ -345,7 +345,7 @@ class Publisher:
     def restore_notes(self, notes: Iterable[OperatorNote]) -> None:
         """What the store kept of acknowledgements and silences."""
         for note in notes:
-            self._handled.add(note)
+            self._handled.resume(note, self._clocks.realtime_ns())
 
     def handled(self) -> list[HandledFinding]:
         """The active findings that somebody acknowledged or silenced."""
@@ -415,6 +415,8 @@ class Publisher:
         return f"no connection for {disconnected_s} s" if disconnected_s >= BROKER_GRACE_S else None
 
     def publish_finding(self, finding: FindingMessage, now_ns: int) -> None:
+        if finding.until_realtime_ns is not None:
+            self._handled.end(finding)
         self.events.publish(StreamEvent("finding", finding))
         if self._parts.store is not None:
             self._parts.store.put_finding(finding)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from timesyncd.clocks import NS_PER_S
 from timesyncd.config import Name
 from timesyncd.ipc.wire_types import RealtimeNs
 from timesyncd.messages.node import FindingMessage, Message, Ordered
@@ -14,6 +15,8 @@ from timesyncd.messages.node import FindingMessage, Message, Ordered
 NoteKind = Literal["comment", "deploy", "acknowledge", "silence"]
 
 MAX_TEXT = 500
+#: A finding that an operator acknowledged before a restart is the same one where it is active again so soon.
+RESUMED_WITHIN_NS = 600 * NS_PER_S
 #: Decisions in memory; beyond it the oldest is forgotten.
 MAX_KEPT = 10_000
 MIN_SILENCE_S, MAX_SILENCE_S = 60, 30 * 86_400
@@ -88,6 +91,7 @@ class Handled:
 
     def __init__(self) -> None:
         self._notes: dict[tuple[str, str, NoteKind], OperatorNote] = {}
+        self._resumed_until_ns: dict[tuple[str, str], int] = {}
 
     def add(self, note: OperatorNote) -> None:
         if note.finding is None:
@@ -98,6 +102,16 @@ class Handled:
             self._notes[key] = note
         if len(self._notes) > MAX_KEPT:
             del self._notes[min(self._notes, key=lambda key: self._notes[key].realtime_ns)]
+
+    def resume(self, note: OperatorNote, now_ns: int) -> None:
+        """Add a note of before a restart. An acknowledgement is of a finding that was active when the daemon stopped."""
+        self.add(note)
+        if note.finding is not None and note.kind == "acknowledge":
+            self._resumed_until_ns[note.finding, note.subject] = now_ns + RESUMED_WITHIN_NS
+
+    def end(self, finding: FindingMessage) -> None:
+        """A finding that begins again is a new one, also soon after a restart."""
+        self._resumed_until_ns.pop((finding.id, finding.subject), None)
 
     def of(self, findings: Iterable[FindingMessage], now_ns: int) -> list[HandledFinding]:
         """Of the active findings those that somebody took since they began, or that are silent now."""
@@ -118,4 +132,7 @@ class Handled:
         if silence is not None and silence.until_realtime_ns is not None and silence.until_realtime_ns > now_ns:
             return silence
         taken = self._notes.get((finding.id, finding.subject, "acknowledge"))
-        return taken if taken is not None and taken.realtime_ns >= finding.since_realtime_ns else None
+        if taken is None:
+            return None
+        until_ns = self._resumed_until_ns.get((finding.id, finding.subject), taken.realtime_ns)
+        return taken if finding.since_realtime_ns <= max(until_ns, taken.realtime_ns) else None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, and_, exists, or_, select
 
 from timesyncd.messages.notes import OperatorNote
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.intact import intact
 from timesyncd.store.rows import RowEntry
-from timesyncd.store.tables import operator_note
+from timesyncd.store.tables import finding, operator_note
 
 NOTE_FIELDS = ("node", "kind", "author", "text", "subject", "finding", "realtime_ns", "until_realtime_ns")
 
@@ -29,11 +29,22 @@ def notes(location: StoreLocation, since_realtime_ns: int, until_realtime_ns: in
     return _read(location, at >= since_realtime_ns, at < until_realtime_ns)
 
 
-def undecided(location: StoreLocation, now_realtime_ns: int) -> list[dict[str, Any]]:
-    """The acknowledgements, and the silences that are not over, for a daemon that starts. Raises StoreError."""
+def undecided(location: StoreLocation, started_realtime_ns: int) -> list[dict[str, Any]]:
+    """
+    For a daemon that started then: the silences that are not over, and the acknowledgements of findings that were active
+    when it stopped, which its store ends at the start. Raises StoreError.
+    """
     columns = operator_note.c
-    silent = columns.until_realtime_ns > now_realtime_ns
-    return _read(location, columns.finding.is_not(None), or_(columns.kind == "acknowledge", silent))
+    silent = columns.until_realtime_ns > started_realtime_ns
+    ended_ns = finding.c.until_realtime_ns
+    was_active = exists().where(
+        finding.c.finding_id == columns.finding,
+        finding.c.subject == columns.subject,
+        finding.c.since_realtime_ns <= columns.realtime_ns,
+        or_(ended_ns.is_(None), ended_ns >= started_realtime_ns),
+    )
+    taken = and_(columns.kind == "acknowledge", was_active)
+    return _read(location, columns.finding.is_not(None), or_(taken, silent))
 
 
 def _read(location: StoreLocation, *where: ColumnElement[bool]) -> list[dict[str, Any]]:

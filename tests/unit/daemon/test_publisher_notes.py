@@ -49,10 +49,10 @@ class Recorder:
         return 0.0
 
 
-def lab(recorder: Recorder) -> PublisherLab:
+def lab(recorder: Recorder, clocks: FakeClocks | None = None) -> PublisherLab:
     config = parse({"node": {"name": "hub"}, "mqtt": {"host": "h"}, "hub": {}}, options_of, "test")
     parts = Parts(mqtt=cast(MqttLink, recorder), store=cast(Store, recorder))
-    return PublisherLab(config, NodeView(config, Epoch(1, 2), 1), FakeClocks(), parts)
+    return PublisherLab(config, NodeView(config, Epoch(1, 2), 1), clocks or FakeClocks(), parts)
 
 
 def test_a_note_is_stored_and_published_with_its_author() -> None:
@@ -116,3 +116,26 @@ def test_a_hub_that_was_away_gets_the_notes_from_the_history() -> None:
 
     assert late.notes == [written]
     assert [(one.finding, one.author) for one in hub.web.handled()] == [("source-lost", "anna")]
+
+
+def test_an_acknowledgement_of_before_a_restart_counts_until_the_finding_ends() -> None:
+    """The finding is active anew after the restart; when it ends and begins again, it is another."""
+    clocks = FakeClocks()
+    before = lab(Recorder(), clocks)
+    before.publisher.set_condition("source-lost", "ptp", "no answer")
+    before.publisher.tick()
+    written = before.web.write_note(TAKEN, "anna")
+    assert isinstance(written, OperatorNote)
+    clocks.advance(60 * NS_PER_S)
+    made = lab(Recorder(), clocks)
+    made.publisher.restore_notes([written])
+
+    def handled_after(evidence: str | None) -> list[str]:
+        clocks.advance(20 * NS_PER_S)
+        made.publisher.set_condition("source-lost", "ptp", evidence)
+        made.publisher.tick()
+        return [one.finding for one in made.web.handled()]
+
+    assert handled_after("no answer") == ["source-lost"]
+    assert handled_after(None) == []
+    assert handled_after("no answer") == []

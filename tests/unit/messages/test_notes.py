@@ -7,7 +7,7 @@ from fake_view import RECORDED
 from pydantic import ValidationError
 
 from timesyncd.messages.node import FindingMessage
-from timesyncd.messages.notes import MAX_KEPT, Handled, NoteKind, NoteRequest, OperatorNote
+from timesyncd.messages.notes import MAX_KEPT, RESUMED_WITHIN_NS, Handled, NoteKind, NoteRequest, OperatorNote
 
 FINDING = FindingMessage.model_validate(RECORDED["findings"][0]).model_copy(
     update={"since_realtime_ns": 100, "until_realtime_ns": None}
@@ -37,6 +37,19 @@ def test_an_acknowledgement_counts_until_the_finding_ends() -> None:
     assert handled(note("acknowledge", 150)) == ["anna"]
     assert handled(note("acknowledge", 150), finding=again) == []
     assert handled(note("acknowledge", 150), finding=over) == []
+
+
+def test_an_acknowledgement_outlives_a_restart() -> None:
+    """The finding begins anew, since the daemon cannot know that it never ended; one that begins later, or again, is another."""
+    resumed = FINDING.model_copy(update={"since_realtime_ns": 400})
+    later = FINDING.model_copy(update={"since_realtime_ns": 301 + RESUMED_WITHIN_NS})
+    found = Handled()
+    found.resume(note("acknowledge", 150), 300)
+
+    assert [each.author for each in found.of([resumed], 500)] == ["anna"]
+    assert found.of([later], 500) == []
+    found.end(resumed.model_copy(update={"until_realtime_ns": 450}))
+    assert found.of([resumed.model_copy(update={"since_realtime_ns": 460})], 500) == []
 
 
 def test_a_silence_counts_until_its_end_alone() -> None:
