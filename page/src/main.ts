@@ -149,7 +149,7 @@ function paintSoon(): void {
 /** Every view states as of when its numbers are. */
 function renderView(view: ViewName, now: number): void {
   frame.renderPlace(view);
-  handled.tick("api/v1/findings/handled", now);
+  handled.tick("api/v1/findings/handled?limit=1000", now);
   renderSimulation(state.overview?.data ?? null);
   place.asOfNs = lastRealtimeNs;
   if (view === "fleet") fleet.render(now);

@@ -27,8 +27,8 @@ from timesyncd.store.series import series
 from timesyncd.web.api import STORE, VIEW
 from timesyncd.web.auth import FORM_TIMEOUT_S, GRANT, cross_site_refusal
 from timesyncd.web.postmortem import MAX_ROWS, Incident, postmortem
-from timesyncd.web.query import NAME, Query, TimeRangeQuery
-from timesyncd.web.responses import Answer, error_response, json_answer, list_answer
+from timesyncd.web.query import NAME, PageQuery, Query, TimeRangeQuery
+from timesyncd.web.responses import Answer, error_response, json_answer, list_answer, paginate
 from timesyncd.web.routes import Document, DocumentList, PlainText, Route
 
 PATH = "/api/v1/notes"
@@ -57,8 +57,10 @@ def _notes(place: StoreLocation, span: tuple[int, int]) -> list[OperatorNote]:
         raise StoreError(f"{place}: a damaged note: {error.errors()[0]['msg']}") from error
 
 
-async def handled(request: web.Request, _query: Query) -> Answer:
-    return list_answer(request, request.app[VIEW].handled())
+async def handled(request: web.Request, query: PageQuery) -> Answer:
+    return list_answer(
+        request, *paginate(request.app[VIEW].handled(), lambda each: (each.finding, each.subject), query)
+    )
 
 
 async def write(request: web.Request, _query: Query) -> Answer:
@@ -136,7 +138,7 @@ ROUTES = (
     ),
     Route(
         "/api/v1/findings/handled", "The active findings that somebody acknowledged or silenced.", "reader", handled,
-        DocumentList(HandledFinding),
+        DocumentList(HandledFinding), PageQuery,
     ),
     Route(
         "/api/v1/postmortem", "A span of time as a post-mortem in Markdown.", "reader", export, PlainText(MARKDOWN),

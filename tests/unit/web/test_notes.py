@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from argparse import ArgumentParser
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from fake_clocks import FakeClocks
 from fake_view import FakeView
 
 from timesyncd import config
+from timesyncd.cli import status
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import SecretSettings, StoreSettings, TokenSettings
 from timesyncd.messages.events import CloudEvents
@@ -150,6 +153,31 @@ async def test_handled_findings_are_listed(http: aiohttp.ClientSession, view: Fa
         (item,) = (await answer.json())["items"]
 
     assert (item["finding"], item["author"], item["text"]) == (active.id, "anna", "known")
+
+
+async def test_a_check_leaves_out_what_is_handled(
+    http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, view: FakeView, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`timesyncd status --nagios` asks this server, so that the command and the routes agree on every query."""
+    monkeypatch.setenv("TIMESYNCD_TOKEN", SECRETS["grafana"])
+    active = [each for each in view.findings() if each.until_realtime_ns is None]
+    async with http.get("/healthz") as answer:
+        page = str(answer.url.origin())
+
+    async def check() -> str:
+        parser = ArgumentParser()
+        status.add_arguments(parser)
+        await asyncio.to_thread(status.run, parser.parse_args(["--url", page, "--nagios"]))
+        return capsys.readouterr().out
+
+    before = await check()
+    for each in active:
+        note = {"kind": "silence", "text": "known", "finding": each.id, "subject": each.subject, "silence_s": 3_600}
+        await post(http, note, bearer("anna"))
+    after = await check()
+
+    assert active and not before.startswith("TIMESYNCD UNKNOWN")
+    assert active[0].id in before and active[0].id not in after
 
 
 async def test_a_span_is_exported_as_markdown(http: aiohttp.ClientSession) -> None:
