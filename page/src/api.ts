@@ -16,13 +16,20 @@ export async function fetchJson<T>(path: string, withinMs = ANSWER_WITHIN_MS): P
   return (await fetchAged<T>(path, 0, withinMs)).body;
 }
 
-/** The same; the daemon may answer with what it computed for another viewer up to `maxAgeS` ago. `ageMs` is the answer's age, rounded up. */
-export async function fetchAged<T>(path: string, maxAgeS: number, withinMs = ANSWER_WITHIN_MS): Promise<{ body: T | null; ageMs: number }> {
+/** `ageMs` is the answer's age, rounded up; `status` null: nobody answered. */
+export interface Answer<T> {
+  body: T | null;
+  ageMs: number;
+  status: number | null;
+}
+
+/** The same; the daemon may answer with what it computed for another viewer up to `maxAgeS` ago. */
+export async function fetchAged<T>(path: string, maxAgeS: number, withinMs = ANSWER_WITHIN_MS): Promise<Answer<T>> {
   const headers = maxAgeS > 0 ? { "Cache-Control": `max-age=${maxAgeS}` } : undefined;
   const response = await fetch(ROOT + path, { headers, signal: AbortSignal.timeout(withinMs) }).catch(() => null);
   if (response?.status === 401) location.assign(`${ROOT}login?next=${encodeURIComponent(location.pathname.slice(ROOT.length) + location.search)}`);
   const body = response?.ok ? ((await response.json().catch(() => null)) as T | null) : null;
-  return { body, ageMs: 1_000 * Number(response?.headers.get("Age") ?? 0) };
+  return { body, ageMs: 1_000 * Number(response?.headers.get("Age") ?? 0), status: response?.status ?? null };
 }
 
 /**
@@ -34,7 +41,7 @@ export class Poll<T> {
   private requestedAt = -Infinity;
   private waiting = 0;
 
-  constructor(private readonly intervalMs: number, private readonly onResponse: (body: T | null, computedAt: number) => void, private readonly maxAgeS = SHARED_S) {}
+  constructor(private readonly intervalMs: number, private readonly onResponse: (body: T | null, computedAt: number, status: number | null) => void, private readonly maxAgeS = SHARED_S) {}
 
   /** Call it often. With the path null it requests nothing. */
   tick(path: string | null, now: number): void {
@@ -43,9 +50,9 @@ export class Poll<T> {
     if (path === null || (!isNew && (document.hidden || this.waiting > 0 || now - this.requestedAt < this.intervalMs))) return;
     this.requestedAt = now;
     this.waiting += 1;
-    void fetchAged<T>(path, this.maxAgeS).then(({ body, ageMs }) => {
+    void fetchAged<T>(path, this.maxAgeS).then(({ body, ageMs, status }) => {
       this.waiting -= 1;
-      if (this.path === path) this.onResponse(body, performance.now() - ageMs);
+      if (this.path === path) this.onResponse(body, performance.now() - ageMs, status);
     });
   }
 }

@@ -13,6 +13,9 @@ export interface Liveness {
   banner: string;
 }
 
+/** In place of a subject of which the page has no state. */
+export const NOT_LOADED = "not loaded: the daemon does not answer";
+
 /** `lastMs` is when the last state arrived, null: none yet; `asOf` is that moment as text; `fault` is why the connection is down, or "". */
 export function liveness(lastMs: number | null, nowMs: number, asOf: string, fault: string): Liveness {
   if (lastMs === null) {

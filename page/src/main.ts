@@ -9,7 +9,7 @@ import { atZone, place } from "./place.ts";
 import type { ViewName } from "./route.ts";
 import { renderSimulation } from "./simulation.ts";
 import { state } from "./state.ts";
-import { fleetTab, nodeTab, type Tab } from "./title.ts";
+import { absentTab, fleetTab, nodeTab, type Tab } from "./title.ts";
 import type { BuildInfo, Grandmaster, HandledFinding, Job, List, NodeState } from "./types.ts";
 import { FleetView } from "./views/fleet.ts";
 import { GrandmasterView } from "./views/grandmaster_view.ts";
@@ -121,6 +121,7 @@ function paint(): void {
   const now = performance.now();
   watch(now);
   const live = liveness(lastReceivedAt, now, lastRealtimeNs === 0 ? "" : atZone(lastRealtimeNs), fault);
+  state.isLive = live.isLive;
   frame.renderLiveness(live);
   const own = state.received.node.get(state.received.own ?? "");
   const view = viewNow();
@@ -135,7 +136,9 @@ function paint(): void {
 function tabOf(view: ViewName, own: Entry<NodeState>, now: number, isLive: boolean): Tab {
   const { overview } = state;
   if (view !== "node" && state.isFleet && overview !== null) return fleetTab(overview.data.headline, own.data.node, isLive);
-  const { data, receivedAt } = view === "node" ? (node.shown ?? own) : own;
+  const shown = view === "node" ? node.shown : own;
+  if (shown === undefined) return absentTab(node.wanted ?? own.data.node, isLive);
+  const { data, receivedAt } = shown;
   return nodeTab(data.node, nodeNow(data, receivedAt, now), isLive);
 }
 

@@ -6,6 +6,8 @@ import type { HandledFinding, Overview } from "./types.ts";
 class State {
   received = new ReceivedStates();
   overview: Entry<Overview> | null = null;
+  /** Whether the daemon answers. */
+  isLive = false;
   /** Who took which active finding. */
   handled: HandledFinding[] = [];
 

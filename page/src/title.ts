@@ -14,6 +14,9 @@ export function nodeTab(node: string, its: Pick<NodeNow, "mainStatus" | "isUtcOn
   return { title: `${status} ${node} timesyncd`, colour: isLive ? (its.mainStatus === NO_CLOCK ? "quiet" : STATUS_CLASSES[its.mainStatus]) : "quiet" };
 }
 
+/** Of a node of which the page has no state. */
+export const absentTab = (node: string, isLive: boolean): Tab => ({ title: `${isLive ? "? no state of" : "⚠ no answer,"} ${node} timesyncd`, colour: "quiet" });
+
 /** Of every other view of a fleet: the fleet's worst fact. The hub's own clock may be healthy while others are not. */
 export function fleetTab(headline: Headline, hub: string, isLive: boolean): Tab {
   const [sign, text, colour] = worstFact(headline);

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { liveness } from "../src/liveness.ts";
 import { changed, pathOf, routeOf } from "../src/route.ts";
 import { storyText, truthsText } from "../src/simulation.ts";
-import { fleetTab, nodeTab } from "../src/title.ts";
+import { absentTab, fleetTab, nodeTab } from "../src/title.ts";
 import type { Headline } from "../src/types.ts";
 import { DEFAULT_RANGE, limitsOf, panned, rangeOf, rangeParameters, rangeText, spanMs, ticksOf, timeText, zoomed } from "../src/time.ts";
 
@@ -95,4 +95,9 @@ test("the tab of a node's view has that node's status", () => {
   assert.deepEqual(nodeTab("n9", { mainStatus: "DISRUPTED", isUtcOnly: false }, true), { title: "✕ DISRUPTED n9 timesyncd", colour: "bad" });
   assert.deepEqual(nodeTab("n9", { mainStatus: "NO CLOCK", isUtcOnly: false }, true), { title: "– NO CLOCK n9 timesyncd", colour: "quiet" });
   assert.equal(nodeTab("n9", { mainStatus: "HOLDOVER", isUtcOnly: false }, false).title, "⚠ no answer, was HOLDOVER n9 timesyncd");
+});
+
+test("the tab of a node of which there is no state has no status", () => {
+  assert.deepEqual(absentTab("n9", true), { title: "? no state of n9 timesyncd", colour: "quiet" });
+  assert.equal(absentTab("n9", false).title, "⚠ no answer, n9 timesyncd");
 });

@@ -56,6 +56,11 @@ async def live_page(parts: Parts, url: str = "") -> AsyncIterator[Page]:
         yield page
 
 
+async def go(page: Page, path: str) -> None:
+    """Another view of the same page, as a link within it opens it."""
+    await page.evaluate(f"history.pushState(null, '', '/{path}'); dispatchEvent(new PopStateEvent('popstate'))")
+
+
 async def is_live(page: Page) -> None:
     await page.until("connection", "● live")
     await page.becomes("document.getElementById('banner').hidden", True)
@@ -98,6 +103,40 @@ async def test_a_killed_daemon_leaves_nothing_green(parts: Parts) -> None:
         await is_live(page)
         await page.until("status", "SYNCHRONIZED")
         assert await page.evaluate("window.isTheSame") is True
+
+
+#: In each view what stands in place of a subject that the page has not loaded, and its text once the daemon answers.
+NOTES = (
+    ("node", "node-note", "This daemon knows no node named other."),
+    ("grandmaster", "no-grandmasters", "This daemon polls no grandmaster."),
+    ("job", "no-jobs", "No job reports."),
+)
+
+
+@contextmanager
+def killed(daemon: DaemonProcess) -> Iterator[None]:
+    daemon.kill()
+    try:
+        yield
+    finally:
+        daemon.start()
+
+
+@pytest.mark.parametrize("silence", ["stopped", "killed"])
+async def test_what_was_not_loaded_is_not_said_to_be_unknown(parts: Parts, silence: str) -> None:
+    """Nobody said that it does not exist; nor does the tab show the status of another node for it."""
+    async with live_page(parts) as page:
+        with stopped(parts.daemon.process.pid) if silence == "stopped" else killed(parts.daemon):
+            await has_nothing_green(page)
+            for view, note, _ in NOTES:
+                await go(page, f"{view}/other")
+                await page.until(note, "not loaded: the daemon does not answer")
+                if view == "node":
+                    assert await page.evaluate("document.title") == "⚠ no answer, other timesyncd"
+        await is_live(page)
+        for view, note, text in NOTES:
+            await go(page, f"{view}/other")
+            await page.until(note, text)
 
 
 async def test_a_half_open_connection_leaves_nothing_green(parts: Parts) -> None:

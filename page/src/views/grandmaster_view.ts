@@ -4,6 +4,7 @@
 import { fetchJson } from "../api.ts";
 import { CurveChart, TimeChart } from "../chart.ts";
 import { byId, fillTable, h, put, putChildren } from "../dom.ts";
+import { NOT_LOADED } from "../liveness.ts";
 import { HeatMap, NOTHING, columnAt } from "../heat.ts";
 import { alarmClass, bound, boundAt, count, duration, durationText, grandmasterNow, roundUp, signed, type Entry, type GrandmasterNow } from "../model.ts";
 import { at, atZone, place } from "../place.ts";
@@ -105,13 +106,10 @@ export class GrandmasterView {
 
   render(now: number): void {
     const known = state.received.grandmaster;
-    byId("no-grandmasters").hidden = known.size > 0;
     const entry = known.get(place.route.name ?? worstOf(known, now));
     for (const id of SECTIONS) byId(id).hidden = !entry;
-    if (place.route.name !== null && !entry && known.size > 0) {
-      put(byId("no-grandmasters"), `This daemon polls no grandmaster named ${place.route.name}.`);
-      byId("no-grandmasters").hidden = false;
-    }
+    byId("no-grandmasters").hidden = Boolean(entry);
+    put(byId("no-grandmasters"), absentText(known.size));
     if (entry) this.renderOne(entry, now);
     this.cards.render(known, now);
     renderAlarms();
@@ -232,6 +230,12 @@ function errorChart(grandmaster: Grandmaster, channels: string[], steps: TimeErr
     return [withGaps(times, its.map((step) => step.highest_ns)), withGaps(times, its.map((step) => step.lowest_ns))];
   })));
   return chart;
+}
+
+function absentText(known: number): string {
+  const { name } = place.route;
+  if (name !== null && !state.isLive) return NOT_LOADED;
+  return known === 0 || name === null ? "This daemon polls no grandmaster." : `This daemon polls no grandmaster named ${name}.`;
 }
 
 /** The one that needs attention first. */

@@ -5,6 +5,7 @@ import { TimeChart } from "../chart.ts";
 import { CategoryBars } from "../bars.ts";
 import { byId, h, put } from "../dom.ts";
 import { HeatMap, columnAt } from "../heat.ts";
+import { NOT_LOADED } from "../liveness.ts";
 import { boundAt, duration, percent, roundUp, stepText, withMicro, type Entry } from "../model.ts";
 import { latenessCells, latenessOf, stepParts, type Lateness, type LatenessAnswer } from "../lateness.ts";
 import { atZone, place } from "../place.ts";
@@ -67,7 +68,7 @@ export class JobView {
     for (const id of SECTIONS) byId(id).hidden = !entry;
     renderJobs(jobs, selected, now);
     if (!entry) {
-      put(byId("no-jobs"), jobs.size === 0 || selected === null ? "No job reports." : `This daemon aggregates no job with the id ${selected}.`);
+      put(byId("no-jobs"), absentText(jobs.size));
       byId("no-jobs").hidden = false;
       for (const id of ["lateness-section", "parts-section"]) byId(id).hidden = true;
       return;
@@ -137,6 +138,12 @@ export class JobView {
     if (Number.isNaN(late)) return `${where}: unknown`;
     return `${where}: ${duration(late)} after the median rank, ${Number.isNaN(error) ? "error unknown" : `±${duration(error, roundUp)}${late <= error ? ", within the clocks' error" : ""}`}`;
   }
+}
+
+function absentText(jobs: number): string {
+  const { name } = place.route;
+  if (name !== null && !state.isLive) return NOT_LOADED;
+  return jobs === 0 || name === null ? "No job reports." : `This daemon aggregates no job with the id ${name}.`;
 }
 
 /** By the daemon's clock: the browser's may be minutes off. A live range has no end, since a rank's clock may be a little ahead. */

@@ -2,6 +2,7 @@
 
 import { Poll } from "../api.ts";
 import { byId, put } from "../dom.ts";
+import { NOT_LOADED } from "../liveness.ts";
 import type { Entry } from "../model.ts";
 import { place } from "../place.ts";
 import { state } from "../state.ts";
@@ -11,6 +12,7 @@ import { NodeCharts } from "./node_charts.ts";
 import { StabilitySection } from "./stability.ts";
 
 const NODE_EVERY_MS = 2_000;
+const UNKNOWN_NODE = 404;
 const PARTS = ["hero", "band-section", "stack-section", "forecast-section", "sources-section", "terms-section"];
 
 export class NodeView {
@@ -18,16 +20,26 @@ export class NodeView {
   private readonly stability = new StabilitySection(byId("node-stability"), "G.8273.2 class A");
   private other: Entry<NodeState> | null = null;
   private name: string | null = null;
-  private hasFailed = false;
-  private readonly poll = new Poll<NodeState>(NODE_EVERY_MS, (node, now) => {
-    this.other = node && { data: node, receivedAt: now };
-    this.hasFailed = node === null;
-    if (node) this.charts.add(node, now);
+  /** That of the last answer; null: nobody answered; undefined: none yet. */
+  private status: number | null | undefined;
+  private readonly poll = new Poll<NodeState>(NODE_EVERY_MS, (node, now, status) => {
+    this.status = status;
+    if (status === UNKNOWN_NODE) this.other = null;
+    if (node === null) return;
+    this.other = { data: node, receivedAt: now };
+    this.charts.add(node, now);
   });
 
-  /** The state that the view shows; undefined: none yet. */
+  /** The node that the address names; null: no state arrived yet, so the daemon's own is not known. */
+  get wanted(): string | null {
+    return place.route.name ?? state.received.own;
+  }
+
+  /** Its state; undefined: none yet. */
   get shown(): Entry<NodeState> | undefined {
-    return this.name === state.received.own ? state.received.node.get(this.name ?? "") : (this.other ?? undefined);
+    const { wanted } = this;
+    if (wanted === state.received.own) return state.received.node.get(wanted ?? "");
+    return wanted === this.name ? (this.other ?? undefined) : undefined;
   }
 
   /** A state of the daemon's own node arrived. */
@@ -37,11 +49,11 @@ export class NodeView {
 
   render(now: number): void {
     const own = state.received.own;
-    const name = place.route.name ?? own;
+    const name = this.wanted;
     if (name !== this.name) this.select(name, now);
     this.poll.tick(name === null || name === own ? null : `api/v1/nodes/${encodeURIComponent(name)}`, now);
     const entry = this.shown;
-    put(byId("node-note"), entry ? "" : this.hasFailed ? `This daemon knows no node named ${name}.` : "loading");
+    put(byId("node-note"), entry ? "" : this.absentText());
     byId("node-note").hidden = Boolean(entry);
     for (const part of PARTS) byId(part).hidden = !entry;
     byId("node-stability").hidden = !entry;
@@ -53,8 +65,13 @@ export class NodeView {
     this.stability.render({ node: name === own ? null : name, name: entry.data.node, sources, isGrandmaster: false }, now);
   }
 
+  private absentText(): string {
+    if (this.status === UNKNOWN_NODE) return `This daemon knows no node named ${this.name}.`;
+    return this.status === null || !state.isLive ? NOT_LOADED : "loading";
+  }
+
   private select(name: string | null, now: number): void {
-    Object.assign(this, { name, other: null, hasFailed: false });
+    Object.assign(this, { name, other: null, status: undefined });
     const entry = name === null ? undefined : state.received.node.get(name);
     if (entry) this.charts.add(entry.data, now);
   }
