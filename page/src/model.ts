@@ -125,7 +125,7 @@ export function forecast(message: Pick<Bound, "bound_ns" | "growth_ppb"> | null,
 /** The next message arrives within this time. Until then the page shows a bound as it was published, and after that it ages. */
 const NEXT_STATE_WITHIN_MS = 2500;
 
-const hasClock = (node: NodeState): boolean => node.sources.length > 0 || node.age_ns !== null;
+export const hasClock = (node: NodeState): boolean => node.sources.length > 0 || node.age_ns !== null;
 
 export interface NodeNow {
   ageNs: number | null;

@@ -1,6 +1,6 @@
 // What the daemon's stream delivered, and what every view reads of it.
 
-import { ReceivedStates, type Entry } from "./model.ts";
+import { ReceivedStates, hasClock, type Entry } from "./model.ts";
 import type { HandledFinding, Overview } from "./types.ts";
 
 class State {
@@ -21,8 +21,11 @@ class State {
     return [...this.received.grandmaster.values()].find(({ data }) => data.identities.includes(identity))?.data.name ?? null;
   }
 
+  /** Whether there is a node besides the daemon's own. Without a clock that is not counted among the fleet's. */
   get isFleet(): boolean {
-    return (this.received.fleet?.data.nodes ?? this.overview?.data.headline.nodes ?? 0) > 1;
+    const own = this.received.node.get(this.received.own ?? "");
+    const counted = own === undefined || hasClock(own.data) ? 1 : 0;
+    return (this.received.fleet?.data.nodes ?? this.overview?.data.headline.nodes ?? 0) > counted;
   }
 }
 

@@ -2,7 +2,9 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
-import { bound, boundAt, causeFilter, duration, forecast, statusAt, withMicro } from "../src/model.ts";
+import { ReceivedStates, bound, boundAt, causeFilter, duration, forecast, statusAt, withMicro } from "../src/model.ts";
+import { state } from "../src/state.ts";
+import type { FleetSummary, NodeState } from "../src/types.ts";
 
 declare const RECORDINGS: string;
 
@@ -41,4 +43,14 @@ test("a cause leads to a list that has its nodes, also where no list is by what 
   assert.deepEqual(causeFilter({ kind: "place", name: "hall-1" }, {}), { topology: "hall-1" });
   assert.deepEqual(causeFilter({ kind: "parent", name: "bc" }, { DISRUPTED: 30, UNKNOWN: 0 }), { status: "DISRUPTED" });
   assert.deepEqual(causeFilter({ kind: "reason", name: "stale" }, { UNKNOWN: 2 }), { status: "UNKNOWN" });
+});
+
+test("a fleet is where a node reports besides the daemon's own, which is counted only where it has a clock", () => {
+  const isFleet = (nodes: number, sources: unknown[]): boolean => {
+    state.received = new ReceivedStates();
+    state.received.update("node", { node: "hub", sources, age_ns: null } as unknown as NodeState, 0);
+    state.received.update("fleet", { nodes } as FleetSummary, 0);
+    return state.isFleet;
+  };
+  assert.deepEqual([isFleet(1, [{}]), isFleet(2, [{}]), isFleet(0, []), isFleet(1, [])], [false, true, false, true]);
 });

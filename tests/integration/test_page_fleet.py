@@ -19,7 +19,7 @@ from page_pixels import colour
 from timesyncd import config
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.daemon.node_state import NO_SOURCE
-from timesyncd.messages.node import BoundMessage
+from timesyncd.messages.node import BoundMessage, NodeState
 from timesyncd.messages.simulation import SimulationFile, StatedOffset
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
@@ -78,11 +78,34 @@ async def go(page: Page, path: str) -> None:
     await page.evaluate(f"history.pushState(null, '', '/{path}'); dispatchEvent(new PopStateEvent('popstate'))")
 
 
-async def test_a_hub_without_a_source_has_no_clock(view: FleetView) -> None:
-    """A daemon without a clock source is not shown as unsynchronized: it has no status and no bound."""
+def without_source(state: NodeState) -> NodeState:
     none: dict[str, Any] = dict.fromkeys(("age_ns", "gm", "utc", "parent"))
     alone = none | {"sources": [], "status": "UNKNOWN", "reason": NO_SOURCE, "terms": {}, "rates": {}}
-    view.states[0] = view.states[0].model_copy(update=alone)
+    return state.model_copy(update=alone)
+
+
+async def test_a_hub_of_one_node_shows_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub has no clock, so the fleet counts that node alone; at the root is the fleet, not the hub itself."""
+    view = FleetView(count=2)
+    view.states[0] = without_source(view.states[0])
+    summary = view.fleet().model_copy(update={"nodes": 1})
+    monkeypatch.setattr(view, "fleet", lambda: summary)
+    server = await serve(config.WebSettings(port=0), view)
+    async with opened(server.url) as page:
+        await page.until("nodes", "trainer-00001")
+        await page.becomes("document.querySelectorAll('#fleet-map canvas').length > 0", True)
+        shown = ["view-fleet", "headline", "chain-section", "racks-section", "alignment-section", "nodes-section"]
+        hidden = await page.evaluate(f"{shown}.filter((id) => document.getElementById(id).hidden)")
+        title = await page.evaluate("document.title")
+    await server.close()
+
+    assert hidden == []
+    assert "NO CLOCK" not in title
+
+
+async def test_a_hub_without_a_source_has_no_clock(view: FleetView) -> None:
+    """A daemon without a clock source is not shown as unsynchronized: it has no status and no bound."""
+    view.states[0] = without_source(view.states[0])
     server = await serve(config.WebSettings(port=0), view)
     async with opened(server.url + "node/trainer-00000") as page:
         await page.until("status", "NO CLOCK")
