@@ -72,8 +72,12 @@ def postmortem(incident: Incident) -> str:
 
 def _summary(incident: Incident) -> Iterator[str]:
     yield f"The span lasts {span_text(incident.until_ns - incident.since_ns)}."
-    began = [each for each in incident.events if each["type"] == BEGAN]
-    yield f"{len(began)} findings began, {sum(each['type'] == ENDED for each in incident.events)} ended."
+    findings = _known_findings(incident.events)
+    began, ended = (
+        sum(incident.since_ns <= (_moment(each, name) or 0) < incident.until_ns for each in findings)
+        for name in ("since_realtime_ns", "until_realtime_ns")
+    )
+    yield f"Findings: {began} began, {ended} ended."
     worst = [ns for ns in incident.alignment.maximum if ns is not None] if incident.alignment else []
     if worst:
         yield f"The clocks that had a bound agreed within {rounded_up_text(max(worst))} at worst."
@@ -112,19 +116,22 @@ def _note_text(note: OperatorNote) -> str:
     return f"{note.kind}{about}{until} by **{escaped(note.author)}**: {escaped(note.text)}"
 
 
-def _findings(events: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _known_findings(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each finding of the span once, as its last event has it, the oldest first."""
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
     for event in reversed(list(events)):
         if event["type"] in _FINDING_EVENTS and event["data"]:
             data = event["data"]
             known[data.get("id"), data.get("subject"), data.get("since_realtime_ns")] = data
-    for data in known.values():
-        until_ns = data.get("until_realtime_ns")
-        ended = "active" if until_ns is None else f"ended {_time(until_ns)}"
+    return list(known.values())
+
+
+def _findings(events: Iterable[dict[str, Any]]) -> Iterator[str]:
+    known = _known_findings(events)
+    for data in known:
         yield f"### {escaped(data.get('id', ''))}: {escaped(data.get('subject', ''))}"
         yield ""
-        yield f"- Severity {escaped(data.get('severity', ''))}, since {_time(data.get('since_realtime_ns') or 0)}, {ended}."
+        yield f"- Severity {escaped(data.get('severity', ''))}, {_lasted(data)}."
         for name in ("evidence", "cause", "remedy"):
             yield f"- {name.capitalize()}: {escaped(data.get(name, ''))}"
         chain = " -> ".join(escaped(step.get("text", "")) for step in data.get("chain") or () if isinstance(step, dict))
@@ -134,6 +141,19 @@ def _findings(events: Iterable[dict[str, Any]]) -> Iterator[str]:
     if not known:
         yield "None began, changed or ended in this span."
         yield ""
+
+
+def _lasted(finding: dict[str, Any]) -> str:
+    since_ns, until_ns = (_moment(finding, name) for name in ("since_realtime_ns", "until_realtime_ns"))
+    if until_ns == since_ns:
+        return f"at {_time(since_ns or 0)}"
+    return f"since {_time(since_ns or 0)}, {'active' if until_ns is None else f'ended {_time(until_ns)}'}"
+
+
+def _moment(finding: dict[str, Any], name: str) -> int | None:
+    """None also where a damaged row has something else."""
+    found = finding.get(name)
+    return found if isinstance(found, int) else None
 
 
 def _unknown(incident: Incident) -> Iterator[str]:

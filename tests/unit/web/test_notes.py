@@ -188,6 +188,6 @@ async def test_a_span_is_exported_as_markdown(http: aiohttp.ClientSession) -> No
 
     began, deploy = text.index(" began: "), text.index("deploy by **ben**: v2 \\| \\<b\\>")
     assert began < deploy
-    assert "1 findings began" in text
+    assert "Findings: 0 began, 0 ended." in text
     assert "This daemon kept no alignment of the fleet in this span." in text
     assert "<b>" not in text
