@@ -33,8 +33,10 @@ from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 
 log = logging.getLogger(__name__)
 
-#: All viewers share an overview of this age: of 10,000 nodes it takes some 100 ms.
-OVERVIEW_LASTS_NS = NS_PER_S
+#: All viewers share an overview for so many times of what it took, at most for a second: of 10,000 nodes it takes some 100 ms. That
+#: of a few nodes is always of now, as the numbers of the nodes beside it are.
+OVERVIEW_LASTS_TIMES = 10
+MAX_OVERVIEW_LASTS_NS = NS_PER_S
 
 
 class WebView:
@@ -59,7 +61,8 @@ class WebView:
         self._clocks = clocks
         self._metrics = Metrics(self._snapshot, clocks)
         self._limits = ConfiguredLimits.model_validate(config.limits.model_dump())
-        self._overview: tuple[int, Overview] | None = None
+        self._overview: Overview | None = None
+        self._overview_until_ns = 0
 
     @property
     def events(self) -> Feed[StreamEvent]:
@@ -114,12 +117,14 @@ class WebView:
 
     def overview(self) -> Overview:
         now = self._now()
-        if self._overview is None or now.boottime_ns - self._overview[0] >= OVERVIEW_LASTS_NS:
+        if self._overview is None or now.boottime_ns >= self._overview_until_ns:
             worst = self._hub_service.worst_of_all_shares(now)
             reading, own = self._fleet_reading(now), self._config.node.name
             found = overview(reading, self.grandmasters(), self.hubs(), own, now, worst)
-            self._overview = now.boottime_ns, found.model_copy(update={"simulation": self._simulation(now)})
-        return self._overview[1]
+            self._overview = found.model_copy(update={"simulation": self._simulation(now)})
+            took_ns = self._clocks.boottime_ns() - now.boottime_ns
+            self._overview_until_ns = now.boottime_ns + min(OVERVIEW_LASTS_TIMES * took_ns, MAX_OVERVIEW_LASTS_NS)
+        return self._overview
 
     def _simulation(self, now: Moment) -> SimulationState | None:
         """None: nothing is configured to be simulated, or the simulator has not written its file yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_clocks import FakeClocks
@@ -12,10 +13,13 @@ from publisher_lab import PublisherLab
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import parse
+from timesyncd.daemon import web_view
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.driver import options_of
 from timesyncd.fleet.node_clock import LAST_KNOWN
+from timesyncd.fleet.overview import overview
 from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.messages.overview import Overview
 from timesyncd.messages.simulation import SimulationState
 from timesyncd.web.view import NodeFilter
 
@@ -138,6 +142,24 @@ def test_a_scrape_has_the_hub_s_numbers(hub: Hub) -> None:
     assert 'timesyncd_fleet_nodes{hub="hub",status="SYNCHRONIZED"} 2.0' in lines
     assert 'timesyncd_fleet_nodes_missing{hub="hub"} 1.0' in lines
     assert not [line for line in lines if line.startswith("timesyncd_store_rows_total")]
+
+
+@pytest.mark.parametrize(("took_ms", "lasts_ms"), [(0, 0), (1, 10), (60, 600), (300, 1_000)])
+def test_an_overview_lasts_by_what_it_costs(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, took_ms: int, lasts_ms: int
+) -> None:
+    """So that one of a few nodes is of the same moment as their own numbers, and one of 10,000 takes a tenth of a core at most."""
+
+    def slow(*arguments: Any) -> Overview:
+        hub.clocks.advance(took_ms * 1_000_000)
+        return overview(*arguments)
+
+    monkeypatch.setattr(web_view, "overview", slow)
+    began_ns, first = hub.clocks.boottime_ns(), hub.web.overview()
+    hub.clocks.advance(max(0, began_ns + lasts_ms * 1_000_000 - 1 - hub.clocks.boottime_ns()))
+    assert lasts_ms <= took_ms or hub.web.overview() is first
+    hub.clocks.advance(1)
+    assert hub.web.overview() is not first
 
 
 def test_a_simulators_truth_stands_beside_the_bounds_of_one_moment(tmp_path: Path) -> None:
