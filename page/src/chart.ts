@@ -234,9 +234,9 @@ const countAxis = (): uPlot.Axis => ({ ...axisStyle(), scale: "count", side: 1, 
 function newest(plot: uPlot): void {
   if ((plot.cursor.idx ?? null) !== null) return;
   const [times, ...columns] = plot.data;
-  const until = plot.scales.x?.max ?? Infinity;
-  const idx = times.findLastIndex((at, index) => at <= until && columns.some((column) => (column[index] ?? null) !== null));
-  if (idx >= 0) plot.setLegend({ idx }, false);
+  const { min = -Infinity, max = Infinity } = plot.scales.x ?? {};
+  const idx = times.findLastIndex((at, index) => at >= min && at <= max && columns.some((column) => (column[index] ?? null) !== null));
+  plot.setLegend({ idxs: plot.data.map(() => (idx < 0 ? null : idx)) }, false);
 }
 
 /** The legend of a forecast begins with what is now: its first value at or after zero. */

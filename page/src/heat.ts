@@ -105,7 +105,7 @@ export class HeatMap {
 
   private render(): void {
     const [rows, columns] = [this.matrix.rows.length, this.matrix.columns.length];
-    if (rows === 0 || columns === 0) return;
+    if (rows === 0 || columns === 0) return this.empty();
     const began = performance.now();
     const image = new ImageData(columns, rows);
     const special = ["cell-nothing", "no-bound", "cell-within"].map((name) => pixel(rgb(colour(name)))) as [number, number, number];
@@ -116,10 +116,16 @@ export class HeatMap {
     this.lastDrawMs = performance.now() - began;
   }
 
+  private empty(): void {
+    this.image = null;
+    put(this.caption, "");
+    this.draw();
+  }
+
   private draw(): void {
     const width = this.canvas.parentElement?.clientWidth ?? 0;
     const pen = this.canvas.getContext("2d");
-    if (width === 0 || pen === null || this.image === null) return;
+    if (width === 0 || pen === null) return;
     const ratio = devicePixelRatio;
     if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(this.height * ratio)) {
       Object.assign(this.canvas, { width: Math.round(width * ratio), height: Math.round(this.height * ratio) });
@@ -129,8 +135,10 @@ export class HeatMap {
     pen.clearRect(0, 0, width, this.height);
     pen.imageSmoothingEnabled = false;
     const { row, column, rows, columns } = this.port;
-    pen.drawImage(this.image, column, row, columns, rows, left(), 0, width - left(), this.height - bottom());
-    this.separators(pen, width);
+    if (this.image !== null) {
+      pen.drawImage(this.image, column, row, columns, rows, left(), 0, width - left(), this.height - bottom());
+      this.separators(pen, width);
+    }
     this.drawCursor(pen, width);
     this.labels(pen, width);
   }

@@ -62,6 +62,11 @@ class Place {
     return rangeOf(this.query, this.usualRange);
   }
 
+  /** Those of a range that is not live. */
+  get fixedLimits(): [fromMs: number, toMs: number] | null {
+    return this.range.kind === "fixed" ? [this.range.fromMs, this.range.toMs] : null;
+  }
+
   setRange(range: Range): void {
     this.go(this.with(rangeParameters(range, this.usualRange)));
   }

@@ -48,6 +48,14 @@ export function joined(older: Table, newer: Table): Table {
   };
 }
 
+/** Where the values of a chart are from; `liveMs` is when the page collected some; `fixed` are the limits of a range that is not live. */
+export function originText(isStored: boolean, liveMs: number[], fixed: [fromMs: number, toMs: number] | null, timeOf: (ms: number) => string): string {
+  const [first] = fixed === null ? liveMs : liveMs.filter((ms) => ms >= fixed[0] && ms <= fixed[1]);
+  if (isStored) return `from the daemon's store${first === undefined ? "" : ", and live"}`;
+  if (first !== undefined) return `readings since ${timeOf(liveMs[0] ?? first)}, when this page was opened`;
+  return fixed === null ? "no reading yet" : "no reading in this time range";
+}
+
 /** Several series with times of their own as one table: a row for each time, null where a series has no value there. */
 export function aligned(series: { times: number[]; values: (number | null)[] }[]): Table {
   const times = [...new Set(series.flatMap((each) => each.times))].sort((a, b) => a - b);

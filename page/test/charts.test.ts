@@ -7,7 +7,7 @@ import { NOTHING, NO_BOUND, WITHIN_ERROR, columnAt, paint, zoomedPort } from "..
 import { flagsOf, lanesOf, placedBars, type LaneBar } from "../src/lanes.ts";
 import { covered, latenessCells, latenessOf, lateShare, stepParts, type LatenessAnswer } from "../src/lateness.ts";
 import { RackHistory, boundShare, fleetNumbers, shortNames } from "../src/racks.ts";
-import { Track, aligned, held, joined, quantile, withGaps } from "../src/track.ts";
+import { Track, aligned, held, joined, originText, quantile, withGaps } from "../src/track.ts";
 import type { Arrival, ChainGroup, Finding, FleetMap } from "../src/types.ts";
 
 test("a pause leaves a row of nulls, so that a chart shows the gap", () => {
@@ -30,6 +30,13 @@ test("stored values end where live ones begin", () => {
   assert.deepEqual(joined({ times: [5], values: [[5]] }, { times: [1], values: [[1]] }), { times: [5], values: [[5]] });
   assert.deepEqual(aligned([{ times: [1, 3], values: [1, 3] }, { times: [2], values: [20] }]), { times: [1, 2, 3], values: [[1, null, 3], [null, 20, null]] });
   assert.deepEqual([quantile([1, 2, 3, 4], 0.5), quantile([1, 2, 3, 4], 0.99), quantile([], 0.5)], [2, 4, null]);
+});
+
+test("a caption says where the values of its time range are from, and of a past range not what came later", () => {
+  const text = (isStored: boolean, live: number[], fixed: [number, number] | null): string => originText(isStored, live, fixed, String);
+  assert.deepEqual([text(true, [50], null), text(true, [50], [10, 20]), text(true, [15], [10, 20])], ["from the daemon's store, and live", "from the daemon's store", "from the daemon's store, and live"]);
+  assert.deepEqual([text(false, [50], null), text(false, [5, 15], [10, 20])], ["readings since 50, when this page was opened", "readings since 5, when this page was opened"]);
+  assert.deepEqual([text(false, [], null), text(false, [50], [10, 20])], ["no reading yet", "no reading in this time range"]);
 });
 
 const group = (changes: Partial<ChainGroup>): ChainGroup => ({ grandmaster: "gm-a", grandmaster_identity: "a", parent_identity: "a", place: "r1", nodes: 10, without_bound: 0, bound_ns: 900, ...changes });

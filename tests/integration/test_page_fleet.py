@@ -241,6 +241,29 @@ async def test_racks_over_time_show_no_bound_loudest(page: Page) -> None:
     assert (await page.evaluate("document.querySelector('#racks .cell-text').textContent")).endswith(": no bound")
 
 
+#: JavaScript: how many pixels of the racks' heat map have the colour of no bound, and the legend's values of the chart of bounds.
+NO_BOUND_PIXELS = f"""(() => {{
+  const canvas = document.querySelector('#racks canvas');
+  const {{ data }} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const hex = (at) => [...data.slice(at, at + 3)].map((part) => part.toString(16).padStart(2, '0')).join('');
+  return Array.from(data).filter((_, at) => at % 4 === 0 && hex(at) === {colour("no-bound")}).length;
+}})()"""
+LEGEND = "[...document.querySelectorAll('#alignment-chart .u-value')].slice(1).map((value) => value.textContent)"
+
+
+async def test_a_past_range_without_readings_is_empty(page: Page) -> None:
+    """Neither the cells nor the legend of what was shown before stay, and the captions say so."""
+    await go(page, "fleet?from=2023-11-14T22:18:10Z&to=2023-11-14T22:18:40Z")
+    await page.becomes(f"{NO_BOUND_PIXELS} > 0", True)
+    await page.becomes(f"{LEGEND}.includes('—')", False)
+    await go(page, "fleet?from=2023-11-14T10:00:00Z&to=2023-11-14T11:00:00Z")
+    for note in ("racks-note", "alignment-note"):
+        await page.until(note, "no reading in this time range")
+
+    await page.becomes(NO_BOUND_PIXELS, 0)
+    await page.becomes(LEGEND, ["—"] * 4)
+
+
 async def test_the_fleet_is_a_picture(page: Page) -> None:
     """
     A block a rack whose title gives in words what its cells show; the cells are drawn in the colours of the statuses.

@@ -13,7 +13,7 @@ import { state } from "../state.ts";
 import { timeOfDay } from "../time.ts";
 import { isPhone } from "../size.ts";
 import { RangeRequest, seriesPath, spanQuery, tableOf, type SeriesAnswer } from "../series.ts";
-import { Track, joined, type Table } from "../track.ts";
+import { Track, joined, originText, type Table } from "../track.ts";
 import type { FleetMap, Headline, Hub, Overview, Status } from "../types.ts";
 import { renderAttention, type Urgent } from "./findings.ts";
 import { MapPicture } from "./map.ts";
@@ -125,10 +125,10 @@ export class FleetView {
   private renderCharts(): void {
     const [from, to] = place.limits(Date.now());
     this.chart.set(joined(this.stored, this.bounds));
-    const note = this.bounds.times.length === 0 ? "no reading yet" : `readings since ${at((this.bounds.times[0] ?? 0) * 1e6)}, when this page was opened`;
-    put(byId("racks-note"), this.storedRacks?.racks.length ? "from the hub's store, and live" : note);
-    put(byId("alignment-note"), this.stored.times.length === 0 ? note : "from the hub's store, and live");
+    const origin = (isStored: boolean): string => originText(isStored, this.bounds.times, place.fixedLimits, (ms) => at(ms * 1e6));
+    put(byId("alignment-note"), origin(this.stored.times.length > 0));
     const cells = this.racks.matrix(from, to, (atMs) => timeOfDay(atMs, place.zone).slice(0, to - from < SECONDS_BELOW_MS ? 8 : 5), this.storedRacks);
+    put(byId("racks-note"), origin(cells.rows.length > 0 && (this.storedRacks?.racks.length ?? 0) > 0));
     const drawn = JSON.stringify([cells.atMs.length, cells.atMs[0], cells.rows.length, this.bounds.times.length, this.storedRacks?.begin_ms, place.zone, place.cursorMs]);
     if (this.rackCells !== null && drawn === byId("racks").dataset.drawn) return;
     byId("racks").dataset.drawn = drawn;

@@ -12,7 +12,7 @@ import { state } from "../state.ts";
 import { drawSky } from "../sky.ts";
 import { timeOfDay, zoneName } from "../time.ts";
 import { RangeRequest, seriesPath, spanQuery, tableOf, type SeriesAnswer } from "../series.ts";
-import { Track, aligned, held, joined, withGaps, type Table } from "../track.ts";
+import { Track, aligned, held, joined, originText, withGaps, type Table } from "../track.ts";
 import type { Grandmaster, List, TimeErrorStep } from "../types.ts";
 import { StabilitySection } from "./stability.ts";
 import { Grandmasters, STATE_SIGNS, gnss, leftText, snmpErrorOf, spaced } from "./grandmaster.ts";
@@ -134,7 +134,7 @@ export class GrandmasterView {
     this.drawCn0(collected);
     const clients = joined(this.storedClients, collected.clients);
     byId("gm-followers-section").hidden = clients.values[0]?.every((count) => count === null) ?? true;
-    put(byId("gm-followers-note"), this.storedClients.times.length > 0 ? "on all ports; from the daemon's store, and live" : "on all ports, since this page was opened");
+    put(byId("gm-followers-note"), `on all ports; ${originText(this.storedClients.times.length > 0, collected.clients.times, place.fixedLimits, (ms) => at(ms * 1e6))}`);
     this.followers.set(clients);
     this.clients.tick(data.name, now);
     this.sky.tick(data.name, now);

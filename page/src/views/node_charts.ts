@@ -8,7 +8,7 @@ import { state } from "../state.ts";
 import { zoneName } from "../time.ts";
 import { RangeRequest, seriesPath, spanQuery, tableOf, type SeriesAnswer } from "../series.ts";
 import { flagsOf, type Flag } from "../lanes.ts";
-import { Track, joined, type Table } from "../track.ts";
+import { Track, joined, originText, type Table } from "../track.ts";
 import type { Bound, CloudEvent, List, NodeState } from "../types.ts";
 import { measuredClock, measuringSource } from "./node.ts";
 
@@ -97,9 +97,9 @@ export class NodeCharts {
 
   /** What the lines are, and why a chart is empty before the page was opened. */
   private renderNote(node: NodeState): void {
-    const [since] = this.bandTrack.times;
-    const begin = this.series.isLoading ? ", the stored past is loading" : this.stored.times.length > 0 || since === undefined ? "" : `, readings since ${at(since * 1e6)}, when this page was opened`;
-    put(byId("band-note"), `offset${measuredClock(measuringSource(node))} (line) and ± bound of the system clock (bands: hard and 99.7 %)${begin}, ${zoneName(place.zone)}`);
+    const isStored = this.stored.times.length > 0;
+    const origin = this.series.isLoading ? "the stored past is loading" : originText(isStored, this.bandTrack.times, place.fixedLimits, (ms) => at(ms * 1e6));
+    put(byId("band-note"), `offset${measuredClock(measuringSource(node))} (line) and ± bound of the system clock (bands: hard and 99.7 %), ${origin}, ${zoneName(place.zone)}`);
   }
 
   private limits(): { value: number; text: string }[] {
