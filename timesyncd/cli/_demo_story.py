@@ -52,10 +52,10 @@ def story_of(acts: StoryActs, node: str) -> list[StoryEvent]:
     back_s = move_s + MOVE_S + 20.0
     error, each_second = f"{abs(MOVE_PPB) * MOVE_S / 1e3:.0f} us", f"{abs(MOVE_PPB) / 1e3:.0f} us"
     return [
-        StoryEvent(cut_s, "the antenna of gm-1 is cut; gm-1 bridges the loss with its oscillator", acts.cut_antenna),
+        StoryEvent(cut_s, "the antenna of gm-1 is cut; gm-1 is in holdover, and still announces class 6 while it bridges", acts.cut_antenna),
         StoryEvent(
             cut_s + BRIDGING_S,
-            "gm-1 goes to holdover and announces class 7; a finding names the nodes that follow it",
+            "gm-1 ends its bridging and announces class 7; the finding says how long its holdover lasts",
             lambda: acts.announce(7),
         ),
         StoryEvent(connect_s, "remedy: the antenna of gm-1 is connected again", acts.connect_antenna),
