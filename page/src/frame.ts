@@ -95,12 +95,12 @@ export class Frame {
     renderPeers();
   }
 
-  /** As of when the numbers of this paint are, and how far behind they are; `silentMs` null: nothing arrived yet. */
+  /** When the last event arrived, and as of when the numbers of this paint are; `silentMs` null: nothing arrived yet. */
   renderConnection(its: Liveness, silentMs: number | null, asOfNs: number, dropped: number): void {
     byId("main").dataset.asOf = String(asOfNs);
     const lost = dropped > 0 ? ` (the daemon dropped ${dropped} events: this browser read too slowly)` : "";
-    const lag = its.isLive ? `, ${((silentMs ?? 0) / 1e3).toFixed(1)} s behind · as of ${atZone(asOfNs)}` : "";
-    put(byId("connection"), its.isLive ? `${its.text}${lag}${lost}` : its.text, its.isLive ? "good" : its.banner === "" ? "unknown" : "bad");
+    const times = `, last event ${((silentMs ?? 0) / 1e3).toFixed(1)} s ago · as of ${atZone(asOfNs)}`;
+    put(byId("connection"), its.isLive ? `${its.text}${times}${lost}` : its.text, its.isLive ? "good" : its.banner === "" ? "unknown" : "bad");
   }
 
   renderTitle(node: string, { title, colour }: Tab): void {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from copy import deepcopy
@@ -119,6 +120,15 @@ async def test_the_budget_is_shown_term_by_term(page: Page) -> None:
     assert "to the grandmaster|±28.4 µs|±21.1 µs|" in terms
     assert rates[2:] == ["steering|49.0 µs|", "grandmaster rate|100 ns|", "to the grandmaster, total|50.1 µs|1.09 µs"]
     assert (await page.text("forecast")).startswith("without new samples: exceeds 100 µs in ")
+
+
+async def test_the_header_says_what_each_of_its_times_is(page: Page, view: FakeView) -> None:
+    """The numbers of a view may be older than the last event, so the silence is not called how far behind they are."""
+    await page.until("status", "SYNCHRONIZED")
+    view.publish(StreamEvent("node", view.node()))
+    shown = await page.until("connection", "● live")
+
+    assert re.fullmatch(r"● live, last event \d\.\d s ago · as of 2023-11-14 22:18:\d\d UTC", shown)
 
 
 async def test_sources_of_every_kind_are_shown(page: Page) -> None:
