@@ -37,10 +37,14 @@ class CallKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IssuedCallCounts:
-    """Over all ranks, from each one's third step on."""
+    """
+    Over all ranks, from each one's third step on. `beside`: the calls of threads beside the one that trains, for which no
+    step waits.
+    """
 
     metered: int = 0
     unmetered: Mapping[CallKind, int] = field(default_factory=dict)
+    beside: int = 0
 
     @property
     def unmetered_calls(self) -> int:
@@ -74,7 +78,7 @@ def parse_calls(data: bytes) -> IssuedCallCounts:
             CallKind(_name(name), _count(size), None if dimension is None else _name(dimension)): _count(calls)
             for name, size, dimension, calls in content["unmetered"]
         }
-        return IssuedCallCounts(_count(content["metered"]), unmetered)
+        return IssuedCallCounts(_count(content["metered"]), unmetered, _count(content.get("beside", 0)))
     except (KeyError, TypeError) as error:
         raise ValueError(f"no counts of calls: {error}") from error
 
@@ -92,11 +96,12 @@ def _count(value: object) -> int:
 
 
 def sum_calls(ranks: Iterable[IssuedCallCounts]) -> IssuedCallCounts:
-    metered, unmetered = 0, Counter[CallKind]()
+    metered, unmetered, beside = 0, Counter[CallKind](), 0
     for each in ranks:
         metered += each.metered
+        beside += each.beside
         unmetered.update(each.unmetered)
-    return IssuedCallCounts(metered, unmetered)
+    return IssuedCallCounts(metered, unmetered, beside)
 
 
 def read_calls(folder: Path) -> IssuedCallCounts | None:

@@ -123,7 +123,16 @@ def load(path: Path) -> Recording:
         jobs.setdefault((file.newest.job, file.newest.attempt), []).append(file)
     recording = join(max(jobs.values(), key=lambda group: sum(file.size for file in group)))
     folder = files[0].path.parent
-    return replace(recording, notes=(*recording.notes, *_unmetered(folder)), calls=read_calls(folder))
+    calls = read_calls(folder)
+    beside = [] if calls is None or not calls.beside else [_beside(calls.beside)]
+    return replace(recording, notes=(*recording.notes, *_unmetered(folder), *beside), calls=calls)
+
+
+def _beside(calls: int) -> str:
+    return (
+        f"{calls:,} calls were made by threads beside the one that trains. They are in no figure: a step waits only if it "
+        "waits for such a thread."
+    )
 
 
 def _unmetered(folder: Path) -> list[str]:

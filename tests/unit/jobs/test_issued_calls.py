@@ -15,11 +15,12 @@ def test_the_ranks_files_are_summed(tmp_path: Path) -> None:
     assert read_calls(tmp_path) is None
     for rank in range(2):
         content = {"metered": 30, "unmetered": [["send", 4, None, 8], ["all_reduce", 2, "tp", rank]]}
+        content |= {"beside": 5} if rank else {}  # older clients write none
         (tmp_path / f"rank-{rank}-1.calls").write_text(json.dumps(content))
     (tmp_path / "rank-2-1.calls").write_text('{"metered": 3')
 
     assert read_calls(tmp_path) == IssuedCallCounts(
-        60, {CallKind("send", 4, None): 16, CallKind("all_reduce", 2, "tp"): 1}
+        60, {CallKind("send", 4, None): 16, CallKind("all_reduce", 2, "tp"): 1}, 5
     )
 
 
@@ -36,6 +37,7 @@ def test_the_ranks_files_are_summed(tmp_path: Path) -> None:
         '{"metered": 1, "unmetered": [["send", 4, null, 1e300]]}',
         '{"metered": 1, "unmetered": [["send", 4, "<b>", 1]]}',
         '{"metered": 1, "unmetered": 7}',
+        '{"metered": 1, "unmetered": [], "beside": -1}',
         "\xff",
     ],
 )

@@ -463,6 +463,16 @@ def test_labels_become_names_that_stay_apart() -> None:
     assert names[-1] == "node-a"
 
 
+def test_calls_of_threads_beside_the_step_are_a_note(tmp_path: Path) -> None:
+    """They have no mark, and are no missing part of the account."""
+    (tmp_path / "rank-0-1.calls").write_text('{"metered": 3, "unmetered": [], "beside": 1200}')
+    found = recorded(tmp_path, steps=3)
+
+    assert found.notes[0].startswith("1,200 calls were made by threads beside the one that trains.")
+    assert found.calls is not None
+    assert found.calls.is_account
+
+
 def test_what_ranks_could_not_meter_is_a_note(tmp_path: Path) -> None:
     """Lines of the ranks' note files are notes of the recording, and so of the report; equal ones count once."""
     for rank in (0, 1):

@@ -130,13 +130,15 @@ class _OpenContext:
 
     def begin(self, kind: Kind, group: Any, args: Sequence[Any]) -> tuple[bool, Record | None]:
         """
-        Whether a call that starts is metered here: not if it is of another group, or of one that is not the job's. And its record;
-        None: it does not wait for other ranks.
+        Whether a call that starts is metered here: not if it is of another group, or of one that is not the job's, or of a
+        thread beside the step. And its record; None: it does not wait for other ranks.
         """
         with self.steps.safely:
             default = distributed_c10d._get_default_group()
             called = default if group is None else group
             if called is not (self._group or default) or called.size() != self._world_size:
+                return False, None
+            if self.steps.is_beside():
                 return False, None
             if called in distributed_c10d._world.pg_coalesce_state:  # queued now, run when the coalescing manager ends
                 return False, None
@@ -157,9 +159,11 @@ def begin_record(steps: Steps, kind: Kind, args: Sequence[Any]) -> Record | None
 
 
 def end_record(steps: Steps, record: Record) -> None:
-    """The collective is over on this rank."""
+    """The collective is over on this rank. The step does not wait where a thread beside it does."""
     with steps.safely:
         record.end = record.stamps.now()
+        if steps.is_beside():
+            record.begin = record.end
         record.leave_at_end()
         steps.complete(record)
 
@@ -184,7 +188,7 @@ _lock = threading.RLock()
 @contextmanager
 def meter_collectives(job: Job, group: dist.ProcessGroup | None = None) -> Iterator[Steps]:
     """
-    Mark the collectives that are called as `torch.distributed.NAME` while this is open, in all threads.
+    Mark the collectives that are called as `torch.distributed.NAME` while this is open, but for threads beside the step.
 
     Only collectives of `group` (the default one) are marked, and only while it has the job's world size. A call with `async_op=True` ends
     with its handle's `wait()`; without a wait it leaves no mark. A name that was imported before (`from torch.distributed import

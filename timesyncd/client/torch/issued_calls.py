@@ -126,7 +126,9 @@ class IssuedCalls:
     What was issued from the third step on: `metered` calls have marks; `unmetered` ones do not, by (name, ranks of the
     group, the group's dimension of a mesh or None). A call counts as unmetered until its end is known.
 
-    They are written to `path` as JSON: {"metered": 3, "unmetered": [["send", 2, "pp", 8]]}. Two threads may lose a count
+    `beside`: the calls of threads beside the step, which cost it nothing by themselves.
+
+    They are written to `path` as JSON: {"metered": 3, "unmetered": [["send", 2, "pp", 8]], "beside": 0}. Two threads may lose a count
     to one another: a lock would stop a signal handler that communicates.
     """
 
@@ -139,7 +141,7 @@ class IssuedCalls:
         self.entered: set[object] = set()  #: one object for each call that this rank is inside of
         self._issued: dict[int, Record] = {}
         self._seen = 0
-        self.metered = 0
+        self.metered = self.beside = 0
         self.unmetered: Counter[_CallKey] = Counter()
         self._expected: Counter[_CallKey] = (
             Counter()
@@ -208,6 +210,9 @@ class IssuedCalls:
                 return self._begin_message(name, kind, group, data)
             by_torch = _is_called_by_torch(kind, data)
             if by_torch and self._is_job_s(group):
+                if self._steps.is_beside():
+                    self._count_unmetered(name, group)
+                    return None
                 self.count_metered()
                 return begin_record(self._steps, kind, data)
             return self._begin_in(self._channel_of(group), name, group, kind, data[:2], by_torch)
@@ -246,7 +251,9 @@ class IssuedCalls:
         """
         number = 0 if channel is None else channel.take_number()
         counted = self._count_unmetered(name, group, calls, channel)
-        if channel is None or not is_followed or group in distributed_c10d._world.pg_coalesce_state:
+        if channel is None or not is_followed or self._steps.is_beside():
+            return None
+        if group in distributed_c10d._world.pg_coalesce_state:
             return None
         tensors = [tensor for argument in data for tensor in tensors_in(argument)]
         record = Record(kind, max(map(payload, data), default=0), self._stamps_for(tensors), channel)
@@ -311,8 +318,14 @@ class IssuedCalls:
     def _count_unmetered(
         self, name: str, group: dist.ProcessGroup, calls: int = 1, channel: Channel | None = None
     ) -> tuple[_CallKey, int] | None:
-        """Under which key; None: nothing is counted yet. `channel`: of the group, where that is known."""
+        """
+        Under which key; None: nothing is counted yet, or the call is of a thread beside the step. `channel`: of the group,
+        where that is known.
+        """
         if self._steps.step < FIRST_COUNTED_STEP:
+            return None
+        if self._steps.is_beside():
+            self.beside += calls
             return None
         if channel is None:
             key = name, group.size(), dimension_of(group)
@@ -403,7 +416,7 @@ class IssuedCalls:
         unmetered = [[*key, calls] for key, calls in sorted(self.unmetered.items(), key=str)]
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps({"metered": self.metered, "unmetered": unmetered}))
+            self._path.write_text(json.dumps({"metered": self.metered, "unmetered": unmetered, "beside": self.beside}))
 
     def is_account(self) -> bool:
         """Whether nearly all calls have marks."""

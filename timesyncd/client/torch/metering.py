@@ -328,8 +328,8 @@ class StampedComm:
         return TimedWork(work, before_wait, functools.partial(_stamp_end, self.steps, record), record.leave)
 
     def _begin(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any) -> Record | None:
-        """None: metering is closed, or the group is not the job's and not recorded."""
-        if self.steps is None:
+        """None: metering is closed, the group is not the job's and not recorded, or the thread is beside the step."""
+        if self.steps is None or self.steps.is_beside():
             return None
         channel = None
         if group.size() != self._world_size:

@@ -43,7 +43,7 @@ def _wrap() -> None:
     @functools.wraps(original)
     def _sync_buffers(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
         steps = None if torch.compiler.is_compiling() else _steps_by_module.get(self)
-        if steps is None:
+        if steps is None or steps.is_beside():
             return original(self, *args, **kwargs)
         record = _begun(steps, self)
         was_hook, thread_state.hook = getattr(thread_state, "hook", False), True

@@ -212,6 +212,7 @@ class Steps:
         self.count_call: Callable[[], None] | None = None  #: called for a metered call that torch issues in C++
         self._refusals: set[str] = set()
         self._updates = StepUpdates()
+        self._threads: set[int] = set()  #: that ended a step
         self._optimizers: WeakKeyDictionary[torch.nn.Module, object] = WeakKeyDictionary()
         self._updated_at: Any = None  #: the last update of a step that waits for other optimizers
         self._step = 0
@@ -332,6 +333,16 @@ class Steps:
             self._pending.append(record)
             self._mark_pending()
 
+    def is_beside(self) -> bool:
+        """
+        Whether this thread works beside the step, as a checkpoint's does: other threads end the steps, and it is neither
+        the main one nor in a backward pass. Where every step ends in a backward pass this is not known.
+        """
+        thread = threading.get_ident()
+        if not self._threads or thread in self._threads or thread == threading.main_thread().ident:
+            return False
+        return not _is_in_backward()
+
     def end_with(self, optimizer: object, module: torch.nn.Module | None = None) -> Callable[[], None]:
         """
         The step ends when this optimizer has updated, and each other one that was given here. Returns what undoes it.
@@ -364,6 +375,8 @@ class Steps:
     def end(self) -> None:
         """The parameters are updated: mark the step's kept records and the step itself; the next step starts."""
         with self._lock, self.safely:
+            if not _is_in_backward():
+                self._threads.add(threading.get_ident())
             try:
                 self._end()
             finally:
@@ -501,6 +514,11 @@ class Steps:
         for record in records:
             record.leave()
         records.clear()
+
+
+def _is_in_backward() -> bool:
+    """Whether this thread runs a backward pass, for which autograd has threads of its own."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def steps_of(job: Job) -> Steps:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,49 @@ def test_a_group_s_collectives_are_its_own_series(rank: Rank) -> None:
     assert [(each.number, each.kind) for each in of_default] == [(0, Kind.BARRIER)]
     assert all(each.arrival.arrival_ns <= each.arrival.begin_ns <= each.arrival.end_ns for each in of_group)
     assert rank.job.meter._dropped == 0
+
+
+def in_a_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_beside_the_step_leaves_no_mark(rank: Rank) -> None:
+    """A checkpoint's thread hides no compute and costs the step nothing by itself; its calls take the group's numbers."""
+    group = dist.new_group([0])
+    in_a_thread(lambda: (dist.all_reduce(torch.ones(1), group=group), dist.barrier()))
+    dist.all_reduce(torch.ones(1), group=group)
+
+    assert rank.counted == (1, {})
+    assert rank.calls.beside == 2
+    assert [each.number for each in rank.marked()] == [1]
+
+
+def test_where_a_thread_beside_the_step_waits_the_step_does_not(rank: Rank) -> None:
+    """The mark says when the collective was over, and that nothing waited for it."""
+    work = dist.all_reduce(torch.ones(1), group=dist.new_group([0]), async_op=True)
+    assert work is not None
+    in_a_thread(work.wait)
+    (mark,) = rank.marked()
+
+    assert mark.arrival.begin_ns == mark.arrival.end_ns > mark.arrival.arrival_ns
+
+
+def test_the_thread_that_ends_the_steps_and_a_backward_pass_are_the_step(rank: Rank) -> None:
+    """A script may train in any thread, and autograd calls hooks in threads of its own."""
+    group, leaf = dist.new_group([0]), torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda _: dist.all_reduce(torch.ones(1), group=group))  # type: ignore[no-untyped-call]
+    in_a_thread(lambda: torch.autograd.backward(leaf.sum()))
+
+    def train() -> None:
+        steps_of(rank.job).end()
+        dist.all_reduce(torch.ones(1), group=group)
+
+    in_a_thread(train)
+
+    assert rank.counted == (2, {})
+    assert rank.calls.beside == 0
 
 
 def test_a_functional_collective_ends_where_its_tensor_is_waited_for(rank: Rank) -> None:

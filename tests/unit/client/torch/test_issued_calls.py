@@ -120,6 +120,7 @@ def test_what_no_wait_is_seen_of_is_counted(rank: Rank) -> None:
     assert json.loads(rank.path.read_text()) == {
         "metered": 0,
         "unmetered": [["all_reduce", 1, None, 1], ["broadcast", 1, None, 1]],
+        "beside": 0,
     }
 
 
