@@ -36,7 +36,7 @@ export async function lateness(ranks: number, steps: number, frames: number): Pr
   const began = performance.now();
   const map = new HeatMap(element, {
     name: "lateness", height: 360, stops: ["late-1", "late-2", "late-3", "late-4"], cellText: () => "",
-    scale: { name: "late", from: "", to: "", other: "" },
+    scale: { name: "late", from: "", to: "", others: [] },
   });
   map.set({ rows: Array.from({ length: ranks }, (_, rank) => `rank ${rank}`), columns: Array.from({ length: steps }, (_, step) => String(step)), cells });
   const firstMs = performance.now() - began;

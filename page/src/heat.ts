@@ -4,10 +4,11 @@ import { colour, onTheme, pixel, rgb, scale } from "./colours.ts";
 import { h, put } from "./dom.ts";
 import { chartFont, letters, scaledHeight } from "./size.ts";
 
-/** Values of a cell beside a number: nothing is known of it; it is known to be bad without a number; it is too small to tell. */
+/** Values of a cell beside a number: nothing is known of it; it is known to be bad without a number; it is too small to tell; it is below zero. */
 export const NOTHING = -1;
 export const NO_BOUND = -2;
 export const WITHIN_ERROR = -3;
+export const EARLY = -4;
 
 export interface Matrix {
   rows: string[];
@@ -25,16 +26,16 @@ export interface HeatOptions {
   onClick?: (row: number, column: number) => void;
   /** The column of the marked moment; null: none. */
   cursor?: () => number | null;
-  /** The scale's class, its two ends, and what the cells of a colour of its own are. */
-  scale: { name: string; from: string; to: string; other: string };
+  /** The scale's class, its two ends, and what the cells of colours of their own are. */
+  scale: { name: string; from: string; to: string; others: string[] };
 }
 
 const LEAST_HEIGHT = 140, MOST_ROW = 48;
 const left = (): number => letters(92);
 const bottom = (): number => letters(20);
 
-/** The image's pixels (0xAABBGGRR), by the colour scale. Pure, so that its cost can be measured. */
-export function paint(cells: Float32Array, colours: Uint32Array, special: [nothing: number, noBound: number, within: number], pixels: Uint32Array): void {
+/** The image's pixels (0xAABBGGRR), by the colour scale; `special` are those of the constants above, in their order. Pure, so that its cost can be measured. */
+export function paint(cells: Float32Array, colours: Uint32Array, special: number[], pixels: Uint32Array): void {
   for (let at = 0; at < cells.length; at += 1) {
     const value = cells[at] as number;
     pixels[at] = value >= 0 ? (colours[value >= 1 ? 255 : (value * 255) | 0] as number) : (special[-value - 1] as number);
@@ -78,8 +79,8 @@ export class HeatMap {
 
   constructor(host: HTMLElement, private readonly options: HeatOptions) {
     this.canvas.setAttribute("aria-label", options.name);
-    const { name, from, to, other } = options.scale;
-    const legend = h("span", { class: `scale scale-${name}` }, from, h("i"), to, h("b"), other);
+    const { name, from, to, others } = options.scale;
+    const legend = h("span", { class: `scale scale-${name}` }, from, h("i"), to, ...others.flatMap((other) => [h("b"), other]));
     host.append(this.canvas, h("div", { class: "heat-foot" }, this.caption, legend));
     onTheme(() => this.render());
     new ResizeObserver(() => this.draw()).observe(host);
@@ -108,7 +109,7 @@ export class HeatMap {
     if (rows === 0 || columns === 0) return this.empty();
     const began = performance.now();
     const image = new ImageData(columns, rows);
-    const special = ["cell-nothing", "no-bound", "cell-within"].map((name) => pixel(rgb(colour(name)))) as [number, number, number];
+    const special = ["cell-nothing", "no-bound", "cell-within", "cell-early"].map((name) => pixel(rgb(colour(name))));
     paint(this.matrix.cells, scale(this.options.stops.map(colour)), special, new Uint32Array(image.data.buffer));
     if (this.image?.width !== columns || this.image.height !== rows) this.image = new OffscreenCanvas(columns, rows);
     this.image.getContext("2d")?.putImageData(image, 0, 0);

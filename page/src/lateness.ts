@@ -1,7 +1,8 @@
 // A job's newest steps: how late each rank was, and where the time of a step went. Pure.
 
 import { groupBy } from "./track.ts";
-import { NOTHING, WITHIN_ERROR } from "./heat.ts";
+import { EARLY, NOTHING, WITHIN_ERROR } from "./heat.ts";
+import { duration, roundUp } from "./model.ts";
 import type { StepMark, Sync, Window } from "./types.ts";
 
 /** The daemon's answer: base64 of little-endian int32, a row for each step and a number for each rank, in `unit_ns`. */
@@ -57,8 +58,16 @@ export const lateShare = (ns: number): number => Math.min(1, Math.max(0, (Math.l
 export function latenessCells({ lateNs, errorNs }: Pick<Lateness, "lateNs" | "errorNs">): Float32Array {
   return Float32Array.from(lateNs, (late, at) => {
     if (Number.isNaN(late)) return NOTHING;
-    return late > (errorNs[at % errorNs.length] as number) ? lateShare(late) : WITHIN_ERROR;
+    const error = errorNs[at % errorNs.length] as number;
+    return late > error ? lateShare(late) : late < -error ? EARLY : WITHIN_ERROR;
   });
+}
+
+/** "58.0 µs before the median rank, ±5.60 µs". */
+export function latenessText(lateNs: number, errorNs: number): string {
+  if (Number.isNaN(lateNs)) return "unknown";
+  const error = Number.isNaN(errorNs) ? "error unknown" : `±${duration(errorNs, roundUp)}${Math.abs(lateNs) <= errorNs ? ", within the clocks' error" : ""}`;
+  return `${duration(Math.abs(lateNs))} ${lateNs < 0 ? "before" : "after"} the median rank, ${error}`;
 }
 
 /** The parts of a step's length, ns; the mean over its ranks. They add up to it. */

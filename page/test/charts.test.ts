@@ -3,9 +3,9 @@ import { test } from "node:test";
 import { ticks } from "../src/bars.ts";
 import { chainOf, shortened } from "../src/chain.ts";
 import { columnsOf } from "../src/dense.ts";
-import { NOTHING, NO_BOUND, WITHIN_ERROR, columnAt, paint, zoomedPort } from "../src/heat.ts";
+import { EARLY, NOTHING, NO_BOUND, WITHIN_ERROR, columnAt, paint, zoomedPort } from "../src/heat.ts";
 import { flagsOf, lanesOf, placedBars, type LaneBar } from "../src/lanes.ts";
-import { covered, latenessCells, latenessOf, lateShare, stepParts, type LatenessAnswer } from "../src/lateness.ts";
+import { covered, latenessCells, latenessOf, lateShare, latenessText, stepParts, type LatenessAnswer } from "../src/lateness.ts";
 import { RackHistory, boundShare, fleetNumbers, shortNames } from "../src/racks.ts";
 import { Track, aligned, held, joined, originText, quantile, withGaps } from "../src/track.ts";
 import type { Arrival, ChainGroup, Finding, FleetMap } from "../src/types.ts";
@@ -90,6 +90,14 @@ test("a lateness within the clocks' error is grey, and so is one whose error is 
   assert.deepEqual([...latenessCells(lateness)], [WITHIN_ERROR, WITHIN_ERROR, WITHIN_ERROR, Math.fround(lateShare(39_800_000)), NOTHING, WITHIN_ERROR]);
 });
 
+test("a rank that is clearly early is not within the clocks' error", () => {
+  const cells = latenessCells({ lateNs: Float64Array.from([-58_000, -5_000, 5_600, 58_000, -58_000]), errorNs: Float64Array.from([5_600, 5_600, 5_600, 5_600, NaN]) });
+  assert.deepEqual([...cells], [EARLY, WITHIN_ERROR, WITHIN_ERROR, Math.fround(lateShare(58_000)), WITHIN_ERROR]);
+  assert.equal(latenessText(-58_000, 5_600), "58.0 µs before the median rank, ±5.60 µs");
+  assert.equal(latenessText(-5_000, 5_600), "5.00 µs before the median rank, ±5.60 µs, within the clocks' error");
+  assert.deepEqual([latenessText(58_000, NaN), latenessText(NaN, 5_600)], ["58.0 µs after the median rank, error unknown", "unknown"]);
+});
+
 test("only the steps that are known to begin in the time range are shown", () => {
   const answer = latenessAnswer(Int32Array.from([1, 2, 3, 4, 5, 6]), [10, 20, null]);
   const shown = latenessOf(answer, [15, 100]);
@@ -117,10 +125,10 @@ test("what is transferred before a rank's gradients are ready is hidden, and the
 });
 
 test("a thousand ranks by five hundred steps are painted as pixels", () => {
-  const cells = new Float32Array(500_000).map((_, at) => (at % 4) - 3);
+  const cells = new Float32Array(500_000).map((_, at) => (at % 5) - 4);
   const pixels = new Uint32Array(cells.length);
-  paint(cells, new Uint32Array(256).fill(5), [1, 2, 3], pixels);
-  assert.deepEqual([...pixels.slice(0, 4)], [3, 2, 1, 5]);
+  paint(cells, new Uint32Array(256).fill(5), [1, 2, 3, 4], pixels);
+  assert.deepEqual([...pixels.slice(0, 5)], [4, 3, 2, 1, 5]);
 });
 
 test("a heat map's zoom keeps the cell under the pointer and stays inside", () => {

@@ -68,6 +68,10 @@ test("no bound has a colour that no bound of a heat map has", () => {
   for (const [label, colours] of THEMES) for (const stop of ["heat-1", "heat-2", "heat-3", "heat-4", "heat-5", "cell-nothing"]) areApart(["no-bound", stop], colours, label);
 });
 
+test("an early rank has a colour that no late one has, nor one within the clocks' error", () => {
+  for (const [label, colours] of THEMES) for (const other of ["late-1", "late-2", "late-3", "late-4", "cell-within", "cell-nothing"]) areApart(["cell-early", other], colours, label);
+});
+
 test("colour decides nothing alone: every status has a sign of its own and a word", () => {
   const signs = [...STATUSES, NO_CLOCK].map((status) => STATUS_SIGNS[status as keyof typeof STATUS_SIGNS]);
   assert.equal(new Set(signs).size, signs.length);

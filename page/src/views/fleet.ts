@@ -53,7 +53,7 @@ export class FleetView {
   private readonly chain = new ChainPicture(document.getElementById("chain") as unknown as SVGSVGElement, (filter) => place.link("fleet", null, filter));
   private readonly rackMap = new HeatMap(byId("racks"), {
     name: "widest bound of each rack over time", height: 380, stops: ["heat-1", "heat-2", "heat-3", "heat-4", "heat-5"],
-    scale: { name: "heat", from: "100 ns", to: "1 ms", other: "no bound" },
+    scale: { name: "heat", from: "100 ns", to: "1 ms", others: ["no bound"] },
     cursor: () => columnAt(this.rackCells?.atMs ?? [], place.cursorMs), cellText: (row, column) => this.rackText(row, column), onClick: (row, column) => this.rackClick(row, column),
   });
   private readonly chart = new TimeChart(byId("alignment-chart"), {

@@ -91,7 +91,7 @@ export class GrandmasterView {
   });
   private readonly cn0 = new HeatMap(byId("gm-cn0"), {
     name: "C/N0 of each satellite over time", height: 260, stops: ["cn0-1", "cn0-2", "cn0-3", "cn0-4"],
-    scale: { name: "cn0", from: "15", to: "55 dB-Hz", other: "not tracked" }, cellText: (row, column) => this.cellText(row, column),
+    scale: { name: "cn0", from: "15", to: "55 dB-Hz", others: ["not tracked"] }, cellText: (row, column) => this.cellText(row, column),
     cursor: () => columnAt(this.times, place.cursorMs),
   });
   private readonly followers = new TimeChart(byId("gm-followers"), {

@@ -7,7 +7,7 @@ import { byId, h, put } from "../dom.ts";
 import { HeatMap, columnAt } from "../heat.ts";
 import { NOT_LOADED } from "../liveness.ts";
 import { boundAt, duration, percent, roundUp, stepText, withMicro, type Entry } from "../model.ts";
-import { latenessCells, latenessOf, stepParts, type Lateness, type LatenessAnswer } from "../lateness.ts";
+import { latenessCells, latenessOf, latenessText, stepParts, type Lateness, type LatenessAnswer } from "../lateness.ts";
 import { atZone, place } from "../place.ts";
 import { state } from "../state.ts";
 import { RangeRequest, seriesPath, tableOf, type SeriesAnswer } from "../series.ts";
@@ -25,7 +25,7 @@ const MOST_MARKS = 10_000;
 export class JobView {
   private readonly heat = new HeatMap(byId("lateness"), {
     name: "lateness of each rank in each step", height: 360, stops: ["late-1", "late-2", "late-3", "late-4"],
-    scale: { name: "late", from: "100 µs", to: "100 ms", other: "within the clocks' error" }, cellText: (row, column) => this.cellText(row, column),
+    scale: { name: "late", from: "100 µs", to: "100 ms", others: ["within the clocks' error", "early"] }, cellText: (row, column) => this.cellText(row, column),
     cursor: () => columnAt(this.lateness?.beginsMs ?? [], place.cursorMs),
   });
   private readonly bars = new CategoryBars(byId("parts"), {
@@ -135,8 +135,7 @@ export class JobView {
     const late = lateNs[row * steps.length + column] ?? NaN;
     const error = errorNs[column] ?? NaN;
     const where = `rank ${ranks[row]} on ${nodes[row] ?? "an unknown node"}, step ${stepText(steps[column] ?? null)}`;
-    if (Number.isNaN(late)) return `${where}: unknown`;
-    return `${where}: ${duration(late)} after the median rank, ${Number.isNaN(error) ? "error unknown" : `±${duration(error, roundUp)}${late <= error ? ", within the clocks' error" : ""}`}`;
+    return `${where}: ${latenessText(late, error)}`;
   }
 }
 
