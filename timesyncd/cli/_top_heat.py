@@ -1,8 +1,8 @@
 """
 A job's lateness, ranks by steps, as characters of a terminal. Pure.
 
-A sign says what a color says, so that nothing is lost without colors: a dot is within the clocks' error, and the darker
-the block, the later the rank.
+A sign says what a color says, so that nothing is lost without colors: a dot is within the clocks' error, "<" is early, and
+the darker the block, the later the rank.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ LEVELS = (
     (100_000, "▒", "dark_orange3"),
     (0, "░", "yellow"),
 )
-WITHIN, NOT_COMPARABLE, NOTHING = "·", "?", " "
-_QUIET = "bright_black"
+WITHIN, EARLY, NOT_COMPARABLE, NOTHING = "·", "<", "?", " "
+_QUIET, _EARLY_STYLE = "bright_black", "cyan"
 
 #: The rank's name on the left of its row.
 LABEL_WIDTH = 22
 
 LEGEND = Text.assemble(
     ("· within the clocks' error", _QUIET),
+    ("   < early", _EARLY_STYLE),
     "   later by: ",
     ("░ up to 100 us", "yellow"),
     "  ",
@@ -98,11 +99,13 @@ def _median_late(heat: Heat, rank: int) -> float:
 
 
 def sign(late_ns: int | None, error_ns: int | None) -> tuple[str, str]:
-    """The character of a cell, and its style. A rank that is early is not late."""
+    """The character of a cell, and its style."""
     if late_ns is None:
         return NOTHING, ""
     if error_ns is None:
         return NOT_COMPARABLE, _QUIET
+    if late_ns < -error_ns:
+        return EARLY, _EARLY_STYLE
     if late_ns <= error_ns:
         return WITHIN, _QUIET
     return next((char, style) for above_ns, char, style in LEVELS if late_ns > above_ns)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from timesyncd.cli._top_heat import Heat, HeatPort, cell_text, follow, heat_of, heat_text, ordered, sign
+from timesyncd.cli._top_heat import LEGEND, Heat, HeatPort, cell_text, follow, heat_of, heat_text, ordered, sign
 from timesyncd.messages.series import LatenessMatrix
 
 UNKNOWN = -(2**31)
@@ -32,7 +32,9 @@ def matrix(rows: list[list[int]], **more: Any) -> LatenessMatrix:
         (None, 50_000, " "),
         (20_000_000, None, "?"),
         (50_000, 50_000, "·"),
-        (-20_000_000, 50_000, "·"),
+        (-50_000, 50_000, "·"),
+        (-50_001, 50_000, "<"),
+        (-20_000_000, 50_000, "<"),
         (50_001, 50_000, "░"),
         (100_001, 50_000, "▒"),
         (1_000_001, 50_000, "▓"),
@@ -41,8 +43,9 @@ def matrix(rows: list[list[int]], **more: Any) -> LatenessMatrix:
     ],
 )
 def test_each_sign_is_one_judgement(late_ns: int | None, error_ns: int | None, char: str) -> None:
-    """Within the clocks' error no rank is late, and what does not compare is neither late nor in time."""
+    """Within the clocks' error no rank is late or early, and what does not compare is neither late nor in time."""
     assert sign(late_ns, error_ns)[0] == char
+    assert char.strip() in LEGEND.plain
 
 
 def test_the_matrix_is_read_in_its_unit() -> None:
