@@ -107,8 +107,9 @@ def worst_first(node: NodeState) -> tuple[int, int, str]:
 
 
 def is_fleet(replies: DaemonReplies) -> bool:
-    """Whether the daemon is a hub that knows more nodes than one."""
-    return replies.overview is not None and replies.overview.headline.nodes > 1
+    """Whether the daemon is a hub that knows more nodes than its own, which counts if it has a clock source."""
+    own = 1 if replies.node.sources else 0
+    return replies.overview is not None and replies.overview.headline.nodes > own
 
 
 def fleet_lines(overview: Overview) -> list[RenderableType]:

@@ -366,6 +366,16 @@ def test_a_hub_shows_the_fleet_in_one_sentence_and_the_worst_five() -> None:
     assert printed[at - 2 : at] == [overview["headline"]["text"], "1 SYNCHRONIZED, 1 HOLDOVER"]
 
 
+@pytest.mark.parametrize(("sources", "is_fleet"), [([], True), ([source()], False)])
+def test_a_hub_without_a_clock_shows_the_fleet_of_one_node(sources: list[dict[str, Any]], is_fleet: bool) -> None:
+    """Its own node is no node of the fleet; with a clock it is the only one."""
+    overview = FakeView().overview()
+    headline = overview.headline.model_copy(update={"nodes": 1})
+    answered = answer(node(sources=sources)) | {"overview": as_json(overview.model_copy(update={"headline": headline}))}
+
+    assert (headline.text in shown(answered)) is is_fleet
+
+
 def test_a_remedy_is_never_cut() -> None:
     """It wraps, since what is cut cannot be done; the evidence before it takes one line."""
     remedy = "first look at " + ", then at ".join(f"thing {number}" for number in range(30))
