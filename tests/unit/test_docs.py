@@ -168,6 +168,18 @@ def test_the_tests_that_the_assumptions_name_exist() -> None:
     assert {name for name in named if f"def {name}(" not in written} == set()
 
 
+def test_the_tests_that_the_pages_name_are_files() -> None:
+    """What a page of docs/ puts in backticks and begins with tests/ is a path of the tree."""
+    named = {
+        (page.name, path)
+        for page in (ROOT / "docs").rglob("*.md")
+        for path in re.findall(r"`(tests/[\w./-]*)`", page.read_text())
+    }
+
+    assert named
+    assert {(page, path) for page, path in named if not (ROOT / path).exists()} == set()
+
+
 def test_the_page_names_the_sources_of_the_profiles() -> None:
     """The tables of docs/grandmasters.md are those that `make schemas` writes."""
     assert with_profile_tables(GRANDMASTERS) == GRANDMASTERS
