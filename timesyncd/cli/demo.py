@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+import math
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 EXAMPLES = (
     "timesyncd demo",
@@ -12,9 +13,17 @@ EXAMPLES = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--seconds", type=float, help="end this long after every node had a valid sample (default: at Ctrl-C)"
+        "--seconds", type=seconds, help="end this long after every node had a valid sample (default: at Ctrl-C)"
     )
     parser.add_argument("--json", action="store_true", help="no live view; print one line of JSON at the end")
+
+
+def seconds(text: str) -> float:
+    """Raises ArgumentTypeError, or ValueError for what is no number."""
+    found = float(text)
+    if not 0 <= found < math.inf:
+        raise ArgumentTypeError(f"{text!r} is not a number of 0 or more")
+    return found
 
 
 def run(args: Namespace) -> int:
