@@ -390,7 +390,7 @@ def _assumption_tables(node: NodeState) -> list[RenderableType]:
     values = assumed_values(node)
     for name in dict.fromkeys(each.source for each in values):
         rows = [_assumed_row(each) for each in values if each.source == name]
-        parts += [plain_text(f"\nassumed by {name}", "bold"), _columns(rows)]
+        parts += [Text(), plain_text(f"assumed by {name}", "bold"), _columns(rows)]
     if unobservable := unobservable_assumptions(node):
         rows = [
             [Text(assumption.value), plain_text(_of_sources(assumption.text, sources, node), "dim")]
