@@ -22,7 +22,7 @@ from timesyncd.messages.node import GrandmasterState, NodeState
 from timesyncd.messages.overview import GrandmasterBrief, JobBrief, Overview
 from timesyncd.messages.series import LatenessMatrix
 from timesyncd.messages.simulation import TrueOffset
-from timesyncd.units import duration_text, rounded_up_text, span_text
+from timesyncd.units import duration_text, limit_text, rounded_up_text, span_text
 
 View = Literal["fleet", "nodes", "jobs", "grandmasters"]
 M = TypeVar("M", bound=BaseModel)
@@ -223,9 +223,11 @@ def banner(round: Round | None, received_s: float | None, error: str, now_s: flo
     text, is_silent = staleness(as_of, now_s - received_s, error)
     if is_silent:
         return text, True
-    limits = round.overview.headline.limits.fleet_alignment_ns
-    limit = "" if limits is None else f" (limit {rounded_up_text(limits)})"
-    return f"{round.overview.headline.text}{limit}, {text}", False
+    headline = round.overview.headline
+    limit_ns = headline.limits.fleet_alignment_ns
+    # The text of one that is exceeded names the limit.
+    limit = "" if limit_ns is None or headline.verdict == "exceeded" else f" (limit {limit_text(limit_ns)})"
+    return f"{headline.text}{limit}, {text}", False
 
 
 def staleness(as_of: str, age_s: float | None, error: str) -> tuple[str, bool]:

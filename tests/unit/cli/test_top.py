@@ -380,6 +380,19 @@ def test_the_banner_dates_what_is_old() -> None:
     assert silent and "32 s ago: refused" in stale
 
 
+@pytest.mark.parametrize(
+    ("verdict", "text"), [("within", "All agree (limit 3 us), as of "), ("exceeded", "All agree, as of ")]
+)
+def test_the_banner_names_the_limit_once(verdict: str, text: str) -> None:
+    """The text of a headline whose limit is exceeded names it already."""
+    reply = a_round()
+    limits = ConfiguredLimits(fleet_alignment_ns=3_000)
+    headline = reply.overview.headline.model_copy(update={"limits": limits, "verdict": verdict, "text": "All agree"})
+    overview = reply.overview.model_copy(update={"headline": headline})
+
+    assert banner(replace(reply, overview=overview), 100.0, "", 100.0)[0].startswith(text)
+
+
 def test_the_truth_stands_beside_the_bound() -> None:
     """Where it is known, as in the demo; a bound that does not have it is named loudly."""
     made = {row.name: row.cells[-1].plain for row in rows("nodes", a_round(node_a=-850, node_b=9_000, node_c=5))}
