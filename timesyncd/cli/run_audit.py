@@ -112,7 +112,7 @@ def _written(marks: Path, out: Path) -> list[str]:
     """
     if not list(marks.glob("*.marks")):
         raise TraceError(
-            "no rank was metered: no process created a process group of torch.distributed and updated parameters"
+            "no rank was metered: no process recorded an update of parameters in a process group of torch.distributed"
         )
     from timesyncd.audit.html import summary, write
     from timesyncd.jobs.recording_files import load

@@ -90,6 +90,33 @@ for _name in _DELEGATED:
     if hasattr(dist.Work, _name):
         setattr(TimedWork, _name, _delegating(_name))
 
+#: The functions of torch's C++ that keep a handle and wait for it later.
+_KEEPING = (
+    (torch._C._distributed_c10d.Reducer, "_set_forward_pass_work_handle"),  # DDP within torch's Join
+    (torch._C._distributed_c10d, "_register_work"),
+)
+
+
+def _given_torch_s_own(original: Callable[..., Any]) -> Callable[..., Any]:
+    """C++ would keep of a TimedWork that Python drops an empty handle, which never completes: it gets torch's own."""
+
+    @functools.wraps(original)
+    def giving(*args: Any) -> Any:
+        return original(*map(_torch_s_own, args))
+
+    return giving
+
+
+def _torch_s_own(argument: Any) -> Any:
+    while isinstance(argument, TimedWork):
+        argument = argument._work
+    return argument
+
+
+for _owner, _name in _KEEPING:
+    if hasattr(_owner, _name):
+        setattr(_owner, _name, _given_torch_s_own(getattr(_owner, _name)))
+
 
 #: Send and receive are missing: only two ranks take part, and torch has no number for a message.
 COLLECTIVE_KINDS = {

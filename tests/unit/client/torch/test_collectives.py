@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import listening
 
 from timesyncd.client import Job, Kind
@@ -115,6 +117,32 @@ def test_a_handle_is_the_work_in_every_respect(job: Job) -> None:
         "unbox",
     }  # of no one work
     assert own <= set(vars(TimedWork))
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("keeper", ["join", "registered"])
+def test_a_handle_that_torch_keeps_completes(job: Job, keeper: str) -> None:
+    """C++ waits for it when Python has dropped it: DDP within Join in its backward pass, and a functional collective."""
+    ended = threading.Event()
+
+    def train() -> None:
+        with meter_collectives(job):
+            if keeper == "join":
+                module = DistributedDataParallel(torch.nn.Linear(2, 1))
+                with Join([module], divide_by_initial_world_size=False):
+                    module(torch.ones(1, 2)).sum().backward()
+            else:
+                tensor = torch.ones(1)
+                work = dist.all_reduce(tensor, async_op=True)
+                assert work is not None
+                torch._C._distributed_c10d._register_work(tensor, work)
+                del work
+                torch.ops._c10d_functional.wait_tensor(tensor)
+        ended.set()
+
+    threading.Thread(target=train, daemon=True).start()
+
+    assert ended.wait(60)
 
 
 @pytest.mark.usefixtures("group")
