@@ -91,7 +91,7 @@ class StragglerReport(Message):
 class RareReport(Message):
     """
     A few steps that hold most of the waiting: `steps` (keys, the first 100) are `count` of `compared_steps`, with
-    `share` of the waiting, `wait_ns` each in the median.
+    `share` of the waiting, `wait_ns` each in the median, for `rank` if one is named.
 
     In `rank_steps` of them the others waited for `rank`; null: equal ranks come so by chance too often. `every`: so
     many steps apart; null: irregular. `overhead_elsewhere`: the overhead of all other steps.

@@ -5,10 +5,10 @@ Rare causes: a few steps of a job that hold most of its waiting, and the rank th
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from timesyncd.jobs.arrivals import Sync, step_ns
 from timesyncd.jobs.exposed import waited_ns
@@ -26,7 +26,10 @@ MIN_STEPS = 30
 _TIMES_USUAL = 10
 _STEP_PART = 4
 
-#: Rare steps with fewer steps than this from one to the next belong to one pause.
+#: Half of the waiting is in waits that are as long as the usual rare one. Shorter ones by this factor are of another kind.
+_KIND_PART = 4
+
+#: Rare steps for one rank with fewer steps than this from one to the next belong to one pause.
 _APART = 5
 
 
@@ -53,10 +56,12 @@ class StepWait:
 @dataclass(frozen=True, slots=True)
 class RareWaits:
     """
-    `steps` (keys, in order) of `compared_steps` hold `share` of the waiting, `wait_ns` each in the median.
+    `steps` (keys, in order) of `compared_steps` hold `share` of the waiting, `wait_ns` each in the median: for `rank`,
+    if one is named.
 
     In `rank_steps` of them the others waited for `rank`, every `every` steps. `rank` None: ranks that are alike come so
     with a probability above FALSE_ALARM, or `shared`: the others mostly waited for ranks that may have had more to do.
+    `rank_steps` is then of the rank in most of them.
     `every` None: irregular, or no rank is named.
     """
 
@@ -76,16 +81,20 @@ class RareWaits:
         found = f"{len(self.steps):,} of {self.compared_steps:,} steps {'holds' if one else 'hold'} {self.share:.0%} of the waiting"
         found = found.replace("%", " %")
         if self.rank is None:
-            why = _SHARED if self.shared else "too few to tell a cause from chance, so no rank is named"
-            return f"{found} ({each}{'' if one else ' each'}; {why})"
+            return f"{found} ({each}{'' if one else ' each'}; {self._why_none})"
         named = f"for rank {self.rank}"
         if self.rank_steps < len(self.steps):
             named += f" in {self.rank_steps} of them"
         period = f", every {self.every} steps" if self.every else ""
         return f"{found}, {named}, {each} each{period}"
 
-
-_SHARED = "ranks that work on the same data are late together, as with more data, so no rank is named"
+    @property
+    def _why_none(self) -> str:
+        if self.shared:
+            return "ranks that work on the same data are late together, as with more data, so no rank is named"
+        if 3 * self.rank_steps <= 2 * len(self.steps):
+            return "they are of several ranks, so no rank is named"
+        return "too few to tell a cause from chance, so no rank is named"
 
 
 def step_waits(syncs: Sequence[Sync]) -> list[StepWait]:
@@ -124,46 +133,67 @@ def rare_among(waits: Sequence[StepWait], length_ns: int, alike: Mapping[int, in
     totals_ns = [wait.total_ns for wait in waits]
     if len(waits) < MIN_STEPS or not any(totals_ns):
         return None
-    limit_ns = max(_TIMES_USUAL * percentile(totals_ns, 75), length_ns // _STEP_PART, 1)
-    at = [index for index, total_ns in enumerate(totals_ns) if total_ns >= limit_ns]
-    share = sum(totals_ns[index] for index in at) / sum(totals_ns)
+    least_ns = max(_TIMES_USUAL * percentile(totals_ns, 75), length_ns // _STEP_PART, 1)
+    limits_ns = (max(least_ns, _usual_rare_ns(totals_ns) // _KIND_PART), least_ns)
+    choices = list(dict.fromkeys(tuple(i for i, ns in enumerate(totals_ns) if ns >= limit) for limit in limits_ns))
+    tries = [_among(waits, at, alike, FALSE_ALARM / len(choices)) for at in choices]
+    return next((found for found in tries if found is not None and found.rank is not None), tries[0])
+
+
+def _usual_rare_ns(waits_ns: Sequence[int]) -> int:
+    """Waits of so long or longer hold half of the waiting."""
+    in_order = sorted(waits_ns, reverse=True)
+    return next(ns for ns, held_ns in zip(in_order, accumulate(in_order), strict=True) if 2 * held_ns >= sum(waits_ns))
+
+
+def _among(
+    waits: Sequence[StepWait], at: Sequence[int], alike: Mapping[int, int], false_alarm: float
+) -> RareWaits | None:
+    """The rare cause where it is in the steps with these indices."""
+    total_ns = sum(wait.total_ns for wait in waits)
+    share = sum(waits[index].total_ns for index in at) / total_ns
     if not at or len(at) * RARE_PART > len(waits) or share < MIN_SHARE:
         return None
-    pauses = [(pause[0], _rank_of([waits[index] for index in pause])) for pause in _pauses(at)]
-    rank, times = Counter(rank for _, rank in pauses).most_common(1)[0]
-    probability = 1.0 if rank is None else _same_rank_probability(times, len(pauses), alike[rank])
-    period, chance = _period([index for index, each in pauses if each == rank], len(waits))
+    pauses = _pauses(waits, at)
+    rank = max(pauses, key=lambda each: len(pauses[each]))
+    others = max((len(found) for each, found in pauses.items() if each != rank), default=0)
+    times, count = len(pauses[rank]), sum(map(len, pauses.values()))
+    probability = 1.0 if rank is None else _same_rank_probability(times, count, alike[rank])
+    # Ranks that all pause regularly are each regular: only one that pauses far more often than any other is named by that.
+    period, chance = _period(pauses[rank], len(waits)) if times > 2 * others else (None, 1.0)
     # Two ways to be named, with half of the false alarms each: by the number of steps alone, and by their regularity too.
-    named = rank is not None and min(probability, probability * chance) < FALSE_ALARM / 2
+    named = rank is not None and min(probability, probability * chance) < false_alarm / 2
+    of_rank = [index for index in at if waits[index].rank == rank]
     return RareWaits(
         steps=tuple(waits[index].step for index in at),
         compared_steps=len(waits),
         share=share,
-        wait_ns=median([totals_ns[index] for index in at]) or 0,
+        wait_ns=median([waits[index].total_ns for index in (of_rank if named else at)]) or 0,
         rank=rank if named else None,
-        rank_steps=sum(waits[index].rank == rank for index in at),
+        rank_steps=len(of_rank),
         every=period if named and chance < 1 else None,
         shared=rank is None,
     )
 
 
-def _pauses(at: Sequence[int]) -> list[list[int]]:
-    """These steps, where a pause that lasts for several steps is one: they have one cause, so they show no more."""
-    found: list[list[int]] = []
+def _pauses(waits: Sequence[StepWait], at: Sequence[int]) -> dict[int | None, list[int]]:
+    """
+    By rank, the first long one of the steps of each pause. A pause that lasts for several steps is one: they have one
+    cause, so they show no more.
+    """
+    found: dict[int | None, list[list[int]]] = defaultdict(list)
     for index in at:
-        if found and index - found[-1][-1] < _APART:
-            found[-1].append(index)
+        of_rank = found[waits[index].rank]
+        if of_rank and index - of_rank[-1][-1] < _APART:
+            of_rank[-1].append(index)
         else:
-            found.append([index])
-    return found
+            of_rank.append([index])
 
+    def first_long(pause: Sequence[int]) -> int:
+        longest_ns = max(waits[index].total_ns for index in pause)
+        return next(index for index in pause if 2 * waits[index].total_ns >= longest_ns)
 
-def _rank_of(pause: Sequence[StepWait]) -> int | None:
-    """The rank that the others waited for the longest."""
-    waited: Counter[int | None] = Counter()
-    for wait in pause:
-        waited.update(wait.by_rank_ns)
-    return waited.most_common(1)[0][0]
+    return {rank: list(map(first_long, pauses)) for rank, pauses in found.items()}
 
 
 def _same_rank_probability(times: int, pauses: int, ranks: int) -> float:

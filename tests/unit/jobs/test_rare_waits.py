@@ -68,6 +68,64 @@ def test_pauses_of_several_steps_count_once_each() -> None:
     assert (rare.rank, rare.rank_steps, rare.every) == (5, 10, 37)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("apart", [3, 7])
+def test_regular_pauses_of_all_ranks_name_none(ranks: int, apart: int) -> None:
+    """Each rank collects garbage every 50 steps, `apart` steps after the one before it: rank 0 has one pause more."""
+
+    def pause_ms(rank: int, step: int) -> float:
+        return (120 + rank) * (step % 50 == apart * rank)
+
+    rare = found(pause_ms, ranks, steps=202)
+
+    assert rare is not None
+    assert (rare.rank, rare.every) == (None, None)
+    assert "they are of several ranks" in rare.text
+
+
+def test_a_small_pause_beside_a_long_one_hides_no_rank() -> None:
+    """Rank 0 saves for 1 s every 20 steps; rank 1 pauses 60 ms, once, and three steps before."""
+    rare = found(
+        lambda rank, step: 1_000 * (rank == 0 and step % 20 == 10) + 60 * (rank == 1 and step == 47), steps=119
+    )
+
+    assert rare is not None
+    assert (rare.rank, rare.every, rare.steps) == (0, 20, (10, 30, 50, 70, 90, 110))
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_a_pause_just_before_a_longer_one_leaves_it_regular(of: int) -> None:
+    """Of the rank itself, or of another one: 400 ms three steps before one of six pauses of 1 s, which are 20 steps apart."""
+    rare = found(
+        lambda rank, step: 1_000 * (rank == 0 and step % 20 == 10) + 400 * (rank == of and step == 47), steps=119
+    )
+
+    assert rare is not None
+    assert (rare.rank, rare.every, len(rare.steps)) == (0, 20, 7)
+
+
+def test_many_small_pauses_do_not_hide_a_rare_cause() -> None:
+    """Ranks pause 60 ms in one step of eight, each: 1 s of rank 0 every 20 steps is named, with its own length."""
+    chance = random.Random(5)
+    small = {(rank, step) for rank in (1, 2) for step in range(119) if chance.random() < 0.12}
+    rare = found(lambda rank, step: 1_000 * (rank == 0 and step % 20 == 10) + 60 * ((rank, step) in small), 3, 119)
+
+    assert rare is not None
+    assert (rare.rank, rare.every, len(rare.steps)) == (0, 20, 6)
+    assert rare.wait_ns == pytest.approx(1_000 * MS, rel=0.01)
+
+
+def test_one_long_stall_does_not_hide_a_regular_rank() -> None:
+    """Rank 1 stands still for 20 s, once: rank 0, which saves for 1 s every 20 steps, is named with its own second."""
+    rare = found(
+        lambda rank, step: 1_000 * (rank == 0 and step % 20 == 10) + 20_000 * (rank == 1 and step == 73), steps=119
+    )
+
+    assert rare is not None
+    assert (rare.rank, rare.rank_steps, rare.every, len(rare.steps)) == (0, 6, 20, 7)
+    assert rare.wait_ns == pytest.approx(1_000 * MS, rel=0.01)
+
+
 @pytest.mark.parametrize("pause_ms", [0, 5])
 def test_waiting_in_every_step_is_not_rare(pause_ms: int) -> None:
     """Equal ranks, and one that is late throughout, have no rare steps."""
