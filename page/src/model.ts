@@ -111,6 +111,10 @@ export const isUtcOnly = (node: NodeState): boolean =>
 
 const LIMITS: [number, string][] = [[1e3, "1 µs"], [1e4, "10 µs"], [1e5, "100 µs"], [1e6, "1 ms"]];
 
+/** What follows a bound that is above the operator's limit (null: none is configured), else "". */
+export const aboveText = (ns: number | null, limitNs: number | null): string =>
+  ns === null || limitNs === null || ns <= limitNs ? "" : `, above the limit of ${duration(limitNs)}`;
+
 /** When the bound exceeds the operator's limit (null: none is configured; then the next power of ten) and when it expires, if no new sample or state arrives. */
 export function forecast(message: Pick<Bound, "bound_ns" | "growth_ppb"> | null, ageNs: number | null, voidAfterNs: number, limitNs: number | null = null): string {
   const nowNs = boundAt(message, ageNs);

@@ -21,6 +21,11 @@ class State {
     return [...this.received.grandmaster.values()].find(({ data }) => data.identities.includes(identity))?.data.name ?? null;
   }
 
+  /** The operator's; null: none is configured, or not known yet. */
+  get jobLimitNs(): number | null {
+    return this.overview?.data.headline.limits.job_alignment_ns ?? null;
+  }
+
   /** Whether there is a node besides the daemon's own. Without a clock that is not counted among the fleet's. */
   get isFleet(): boolean {
     const own = this.received.node.get(this.received.own ?? "");

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
-import { ReceivedStates, bound, boundAt, causeFilter, duration, forecast, statusAt, withMicro } from "../src/model.ts";
+import { ReceivedStates, aboveText, bound, boundAt, causeFilter, duration, forecast, statusAt, withMicro } from "../src/model.ts";
 import { state } from "../src/state.ts";
 import type { FleetSummary, NodeState } from "../src/types.ts";
 
@@ -37,6 +37,10 @@ test("the forecast is against the operator's limit where one is configured", () 
   assert.equal(forecast(message, 0, 1e12, 50_000), "exceeds the limit of 50.0 µs in 46 s, expires in 16 min");
   assert.equal(forecast(message, 0, 20e9, 50_000), "expires in 20 s");
   assert.equal(forecast(message, 0, 1e12, 3_000), "above the limit of 3.00 µs, expires in 16 min");
+});
+
+test("a bound above the operator's limit is named so, and one at it is not", () => {
+  assert.deepEqual([aboveText(11_600, 3_000), aboveText(3_000, 3_000), aboveText(11_600, null), aboveText(null, 3_000)], [", above the limit of 3.00 µs", "", "", ""]);
 });
 
 test("a cause leads to a list that has its nodes, also where no list is by what they share", () => {

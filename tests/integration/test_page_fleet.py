@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import fake_view
 import pytest
 from chromium import Page, opened
 from fake_view import FakeView
@@ -19,7 +22,9 @@ from page_pixels import colour
 from timesyncd import config
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.daemon.node_state import NO_SOURCE
+from timesyncd.fleet.headline import FleetReading
 from timesyncd.messages.node import BoundMessage, NodeState
+from timesyncd.messages.overview import ConfiguredLimits
 from timesyncd.messages.simulation import SimulationFile, StatedOffset
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
@@ -204,6 +209,22 @@ async def test_the_headline_counts_the_clocks_without_a_bound(page: Page, http: 
     assert texts[0] == "drain one node without a bound"
     assert actions[:-1] == ["Copy the names to drain: 1 node", *texts[1:]]
     assert actions[-1] == "Copy link"
+
+
+async def test_a_job_above_its_limit_is_urgent(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Needs attention begins with it, and so does the job's own sentence; its table says so too."""
+    monkeypatch.setattr(
+        fake_view, "FleetReading", partial(FleetReading, limits=ConfiguredLimits(job_alignment_ns=3_000))
+    )
+    await page.until("attention", "LIMIT")
+    first = await page.evaluate("document.querySelector('#attention li').innerText")
+    await page.evaluate("document.querySelector('#attention li a').click()")
+    text = await page.until("job-text", "above the limit of 3.00 µs")
+
+    assert re.match(r"LIMIT\s+the clocks of llama-pretrain agree within \S+ µs, the limit is 3.00 µs", first)
+    assert text.startswith("llama-pretrain: the clocks agree within ")
+    assert await page.evaluate("document.getElementById('job-headline').dataset.verdict") == "exceeded"
+    assert "above the limit of 3.00 µs, expires in " in await page.text("jobs")
 
 
 async def test_the_chain_leads_from_gnss_to_the_jobs(page: Page) -> None:

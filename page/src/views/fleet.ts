@@ -187,7 +187,7 @@ const causeText = (cause: Headline["causes"][number]): string => {
 const jobsText = ({ jobs }: Headline): string =>
   jobs.length === 0 ? "" : `Affected jobs: ${jobs.map((job) => `${job.job} (${job.alignment_ns === null ? job.reason || "alignment unknown" : `aligned within ${duration(job.alignment_ns, roundUp)}`})`).join(", ")}.`;
 
-/** A limit that is exceeded, and what the clocks without a bound share. */
+/** The limits that are exceeded, and what the clocks without a bound share. */
 function urgentOf(overview: Overview): Urgent[] {
   const { headline } = overview;
   const limitNs = headline.limits.fleet_alignment_ns;
@@ -199,7 +199,18 @@ function urgentOf(overview: Overview): Urgent[] {
     tag: "NO BOUND", className: "unknown", text: `${count(cause.nodes)} node${cause.nodes === 1 ? "" : "s"}${cause.kind === "reason" ? "" : ` of the same ${cause.kind}, ${cause.name}`}`,
     href: causeLink(cause, overview), why: `${cause.since_realtime_ns === null ? "" : `since ${atZone(cause.since_realtime_ns)} · `}${cause.reason || "no reason given"}`,
   }));
-  return [...(headline.verdict === "exceeded" ? [wide] : []), ...causes];
+  return [...(headline.verdict === "exceeded" ? [wide] : []), ...wideJobs(headline), ...causes];
+}
+
+/** The jobs above their limit as one line, which names the widest. */
+function wideJobs({ jobs, limits: { job_alignment_ns: limitNs } }: Headline): Urgent[] {
+  const wide = jobs.filter(({ verdict }) => verdict === "exceeded").toSorted((a, b) => (b.alignment_ns ?? 0) - (a.alignment_ns ?? 0));
+  const [widest] = wide;
+  if (widest === undefined) return [];
+  return [{
+    tag: "LIMIT", className: "bad", text: `the clocks of ${widest.job} agree within ${duration(widest.alignment_ns, roundUp)}, the limit is ${duration(limitNs)}`,
+    href: place.link("job", widest.job_id), why: wide.length === 1 ? "" : `${count(wide.length)} jobs are above the limit; this is the widest`,
+  }];
 }
 
 const causeLink = (cause: Headline["causes"][number], { statuses }: Overview): string => place.link("fleet", null, causeFilter(cause, statuses));

@@ -1,8 +1,9 @@
 // The training jobs as texts and tables: what synchronization costs each job, which rank delays the others, and how well its clocks agree.
 
 import { byId, fillTable, h, number, put } from "../dom.ts";
-import { bound, boundAt, duration, elapsedText, percent, remainingText, roundUp, statusCell, stepText, withMicro, type Entry } from "../model.ts";
+import { aboveText, bound, boundAt, duration, elapsedText, percent, remainingText, roundUp, statusCell, stepText, withMicro, type Entry } from "../model.ts";
 import { place } from "../place.ts";
+import { state } from "../state.ts";
 import type { Job, Plan, Straggler } from "../types.ts";
 
 const MAX_RANKS = 16;
@@ -106,7 +107,7 @@ function alignmentText(job: Job, sinceReceivedMs: number): string {
   const leftMs = job.alignment_holds_for_ns == null ? null : job.alignment_holds_for_ns / 1e6 - sinceReceivedMs;
   if (leftMs !== null && leftMs <= 0) return "expired: no new states for too long";
   const nodes = job.alignment_pair ? ` (${job.alignment_pair.join(" – ")})` : "";
-  return `${duration(nowNs, roundUp)}${nodes}${leftMs === null ? "" : `, expires in ${remainingText(leftMs)} without new states`}`;
+  return `${duration(nowNs, roundUp)}${nodes}${aboveText(nowNs, state.jobLimitNs)}${leftMs === null ? "" : `, expires in ${remainingText(leftMs)} without new states`}`;
 }
 
 function stalenessText(job: Job): string {

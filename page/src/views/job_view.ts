@@ -6,7 +6,7 @@ import { CategoryBars } from "../bars.ts";
 import { byId, h, put } from "../dom.ts";
 import { HeatMap, columnAt } from "../heat.ts";
 import { NOT_LOADED } from "../liveness.ts";
-import { boundAt, duration, percent, roundUp, stepText, withMicro, type Entry } from "../model.ts";
+import { aboveText, boundAt, duration, percent, roundUp, stepText, withMicro, type Entry } from "../model.ts";
 import { latenessCells, latenessOf, latenessText, stepParts, type Lateness, type LatenessAnswer } from "../lateness.ts";
 import { atZone, place } from "../place.ts";
 import { state } from "../state.ts";
@@ -81,7 +81,7 @@ export class JobView {
   }
 
   private limits(): { value: number; text: string }[] {
-    const ns = state.overview?.data.headline.limits.job_alignment_ns ?? null;
+    const ns = state.jobLimitNs;
     return ns === null ? [] : [{ value: ns, text: `limit ${duration(ns)}` }];
   }
 
@@ -161,12 +161,13 @@ function latenessNote({ steps, ranks }: Lateness, answer: LatenessAnswer): strin
 
 function renderHeadline({ data: job, receivedAt }: Entry<Job>, now: number): void {
   const straggler = job.stragglers.find(({ rank }) => rank === job.straggler_rank);
-  byId("job-headline").dataset.verdict = straggler ? "exceeded" : job.trusted ? "within" : "unknown";
-  const waiting = job.sync_overhead === null ? "synchronization's cost is not known" : `${percent(job.sync_overhead)} of the time is synchronization`;
-  put(byId("job-text"), `${job.job}: ${waiting}${straggler ? `; rank ${straggler.rank} (${straggler.node}) is late` : "; no rank is known to be late"}`);
   const alignmentNs = boundAt({ bound_ns: job.alignment_ns, growth_ppb: job.alignment_growth_ppb ?? 0 }, (now - receivedAt) * 1e6);
-  const clocks = alignmentNs === null ? `the clocks' alignment is unknown: ${job.alignment_reason}` : `the clocks agree within ${duration(alignmentNs, roundUp)}`;
-  put(byId("job-why"), [withMicro(job.verdict), clocks, barrierNeed(job), lostMarks(job)].filter(Boolean).join(" · "));
+  const above = aboveText(alignmentNs, state.jobLimitNs);
+  byId("job-headline").dataset.verdict = straggler || above ? "exceeded" : job.trusted ? "within" : "unknown";
+  const waiting = job.sync_overhead === null ? "synchronization's cost is not known" : `${percent(job.sync_overhead)} of the time is synchronization`;
+  const clocks = alignmentNs === null ? `the clocks' alignment is unknown: ${job.alignment_reason}` : `the clocks agree within ${duration(alignmentNs, roundUp)}${above}`;
+  put(byId("job-text"), `${job.job}: ${above && `${clocks}; `}${waiting}${straggler ? `; rank ${straggler.rank} (${straggler.node}) is late` : "; no rank is known to be late"}`);
+  put(byId("job-why"), [withMicro(job.verdict), above ? "" : clocks, barrierNeed(job), lostMarks(job)].filter(Boolean).join(" · "));
   const audit = `timesyncd audit --url ${location.origin} --job ${job.job_id}`;
   if (byId("job-link").dataset.drawn === job.job_id) return;
   byId("job-link").dataset.drawn = job.job_id;
