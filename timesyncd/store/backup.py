@@ -78,6 +78,7 @@ def request_restore(location: StoreLocation, backup: Path) -> Path:
 
 def _copy_checked(path: Path, to: Path, on_progress: Callable[[int, int], None]) -> None:
     """Without the files that SQLite keeps beside a database. Raises StoreError and OSError."""
+    to.touch(mode=0o644)  # SQLite does not say which of the two files it cannot open
     try:
         _copy(path, to, on_progress)
         _check_copy(to)

@@ -68,6 +68,18 @@ def test_a_stopped_daemon_takes_the_backup_at_its_start(
     assert bench.offsets() == list(range(11))
 
 
+def test_a_backup_that_cannot_be_written_is_named(
+    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line has the backup's path, not the store's."""
+    with bench.running() as store:
+        bench.fill(store, 1)
+    backup = tmp_path / "nowhere" / "backup.sqlite"
+
+    assert command(bench, "backup", backup) == 1
+    assert capsys.readouterr().err == f"timesyncd: {backup}: No such file or directory\n"
+
+
 def test_no_damaged_file_becomes_a_store_or_a_backup(
     bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
