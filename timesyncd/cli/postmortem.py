@@ -70,9 +70,13 @@ def run(args: Namespace) -> int:
 
     from timesyncd.client.api import get
 
+    since_ns = time_ns_of(args.since)
+    until_ns = time_ns_of("0s" if args.until is None else args.until)
+    if since_ns >= until_ns:
+        raise ConfigError(f"--from {args.since} is not before --to {args.until or 'now'}: give an earlier --from")
     page = (args.url or page_url(args)).rstrip("/")
-    until = "" if args.until is None else f"&until={time_ns_of(args.until)}"
-    url = f"{page}/api/v1/postmortem?since={time_ns_of(args.since)}{until}"
+    until = "" if args.until is None else f"&until={until_ns}"
+    url = f"{page}/api/v1/postmortem?since={since_ns}{until}"
     status, body = get(url, os.environ.get("TIMESYNCD_TOKEN"), RESPONSE_TIMEOUT_S)
     if status == 200:
         print(_document(page, body), end="")

@@ -52,6 +52,19 @@ def test_a_refusal_is_one_line(
     assert written.out == "" and text in written.err
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--from", "1h", "--to", "2h"), "--from 1h is not before --to 2h"),
+        (("--from", "2999-01-01T00:00:00Z"), "--from 2999-01-01T00:00:00Z is not before --to now"),
+    ],
+)
+def test_a_begin_after_the_end_is_named_by_the_options(words: tuple[str, ...], text: str) -> None:
+    """Before the daemon is asked."""
+    with pytest.raises(ConfigError, match=text):
+        run(*words)
+
+
 def test_a_time_may_be_a_span_before_now() -> None:
     """As people write it; anything else is refused with what is allowed."""
     assert abs(postmortem.time_ns_of("2h") - (time.time_ns() - 7_200 * NS_PER_S)) < 60 * NS_PER_S
