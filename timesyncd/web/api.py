@@ -118,7 +118,7 @@ async def alignment(request: web.Request, query: AlignmentQuery) -> Answer:
     job_id = None if query.job is None else _resolve_job_id(view.jobs(), query.job)
     found = None if query.job is not None and job_id is None else view.alignment(names, job_id)
     if found is None:
-        return not_found("job", query.job or "", [job.job_id for job in view.jobs()])
+        return not_found("job", query.job or "", sorted({job.job for job in view.jobs()}))
     return message_answer(found)
 
 
