@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "job",
         metavar="JOB|RECORDING",
-        help="a running job, by its name or id; or a folder of ranks' recordings, or a recording.json of an audit",
+        help="a running job, by its name or id; or a folder of ranks' recordings or of an audit, or its recording.json",
     )
     parser.add_argument("--json", action="store_true", help="print the advice as JSON")
     add_url_argument(parser)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "timesyncd audit --job llama",
-    "timesyncd audit --record timesyncd-audit --before last-week/report.json --out report",
+    "timesyncd audit --record timesyncd-audit --before last-week --out report",
 )
 
 
@@ -27,7 +27,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--job", metavar="JOB", help="a running job, by its name or id")
     which.add_argument(
-        "--record", type=Path, metavar="PATH", help="a folder of ranks' recordings, or a recording.json of an audit"
+        "--record",
+        type=Path,
+        metavar="PATH",
+        help="a folder of ranks' recordings or of an audit, or its recording.json",
     )
     which.add_argument(
         "--from",
@@ -39,7 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "recording of run-audit; reports "
         "which rank, stage or sequences make a step longer, and what it would take without them",
     )
-    parser.add_argument("--before", type=Path, metavar="PATH", help="a recording from before a change, to compare with")
+    parser.add_argument("--before", type=Path, metavar="PATH", help="as --record, of before a change, to compare with")
     parser.add_argument(
         "--out",
         type=Path,
@@ -60,6 +63,7 @@ def run(args: Namespace) -> int:
         return _run_from(args)
     from timesyncd.audit.html import summary, write, write_whole
     from timesyncd.jobs.recording import RecordingMessage
+    from timesyncd.jobs.recording_files import DOCUMENT
 
     try:
         recording, before = _recordings(args)
@@ -67,7 +71,7 @@ def run(args: Namespace) -> int:
         print_error(f"timesyncd: {error}")
         return 2
     if args.job is not None:
-        write_whole(args.out / "recording.json", RecordingMessage.of(recording).model_dump_json())
+        write_whole(args.out / DOCUMENT, RecordingMessage.of(recording).model_dump_json())
     found = write(recording, args.out, before)
     _print(found, summary(found, args.out), args)
     return 0

@@ -57,6 +57,9 @@ MAX_RECORDING_MARKS = 500_000
 #: Larger than any that is written (`client.recorder.MAX_RECORD_BYTES`).
 MAX_RECORDING_BYTES = 1 << 31
 
+#: What `timesyncd audit --job` keeps beside its report.
+DOCUMENT = "recording.json"
+
 #: The most lines that are read of a rank's file of notes, and that are passed on.
 MAX_NOTES = 10
 
@@ -106,7 +109,7 @@ def _owner(header: Header) -> tuple[str, int, int]:
 
 def load(path: Path) -> Recording:
     """
-    Read a folder of *.marks files (or the newest `marks-*` folder inside it), or one JSON file.
+    Read a folder of *.marks files (or the newest `marks-*` folder inside it, else its DOCUMENT), or one JSON file.
 
     Of several jobs in a folder it reads the one with the largest files, of several runs of it the newest, and of
     several processes with one rank the newest. Raises TraceError.
@@ -114,9 +117,12 @@ def load(path: Path) -> Recording:
     if os.path.isfile(path):
         return read_document(path)
     files = [file for file in map(_read, _paths(path)) if file is not None]
+    if not files and os.path.isfile(path / DOCUMENT):
+        return read_document(path / DOCUMENT)
     if not files:
         raise TraceError(
-            f"{path}: contains no marks: a recording is a folder of *.marks files that ranks wrote with TIMESYNCD_RECORD"
+            f"{path}: contains no marks: a recording is a folder of *.marks files that ranks wrote with TIMESYNCD_RECORD, "
+            f"or the folder of an audit with its {DOCUMENT}"
         )
     jobs: dict[tuple[str, int], list[RankFile]] = {}
     for file in files:

@@ -58,6 +58,15 @@ def test_a_recording_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
 
 
+def test_the_folder_of_a_job_s_audit_is_a_recording(tmp_path: Path) -> None:
+    """By its recording.json, which `audit --job` writes beside its report."""
+    saved(tmp_path / "recording.json", job(300, computing=late(1)))
+    folder, out = str(tmp_path), str(tmp_path / "out")
+
+    assert main(["audit", "--record", folder, "--before", folder, "--out", out]) == 0
+    assert main(["advise", folder]) == 0
+
+
 @pytest.mark.parametrize("words", [("audit", "--record"), ("audit", "--from"), ("advise",), ("audit", "--before")])
 def test_names_in_a_recording_are_text(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
