@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd import __main__ as program
-from timesyncd.cli import now
+from timesyncd.cli import now, simulate
 from timesyncd.errors import ConfigError, Malformed, StoreError, TimesyncdError, Unreachable
 
 
@@ -221,6 +221,12 @@ def test_the_examples_of_a_command_are_complete_command_lines(command: str, caps
     with pytest.raises(SystemExit):
         program.main([command, "--help"])
     assert all(f"  {example}\n" in capsys.readouterr().out for example in examples[:1])
+
+
+@pytest.mark.parametrize("example", simulate.EXAMPLES)
+def test_the_examples_of_simulate_name_scenarios(example: str) -> None:
+    """The parser accepts any name, since it may be that of a file."""
+    assert program.parser().parse_args(shlex.split(example)[1:]).scenario in simulate.SCENARIO_NAMES
 
 
 @pytest.mark.parametrize(

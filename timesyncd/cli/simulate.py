@@ -49,7 +49,7 @@ HTTPS_CONFIGURATION = """\
 
 EXAMPLES = (
     "timesyncd simulate",
-    "timesyncd simulate --model tp4500 --count 3 --scenario antenna --speed 60",
+    "timesyncd simulate --model tp4500 --count 3 --scenario antenna-cut --speed 60",
 )
 
 
