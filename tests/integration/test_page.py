@@ -493,6 +493,18 @@ async def test_the_time_errors_are_drawn(page: Page) -> None:
     assert note == "gnss-1: −40 ns to +55 ns"
 
 
+async def test_an_unknown_grandmaster_shows_no_time_errors(page: Page) -> None:
+    """Those of the grandmaster that was shown before go with it, and come back with it."""
+    await go(page, "grandmaster/gm-a?last=6h")
+    await page.until("gm-error-note", "gnss-1")
+    await go(page, "grandmaster/nosuch?last=6h")
+    await page.until("no-grandmasters", "This daemon polls no grandmaster named nosuch.")
+
+    assert await page.evaluate("document.getElementById('gm-error-section').hidden") is True
+    await go(page, "grandmaster/gm-a?last=6h")
+    await page.becomes("document.getElementById('gm-error-section').hidden", False)
+
+
 def pixels_of(canvas: str, name: str) -> str:
     """JavaScript: how many pixels of a canvas have about a colour of the theme."""
     return f"""(() => {{

@@ -427,7 +427,11 @@ def stored(folder: Path, node: str) -> StoreLocation:
     rollups = [
         (node, "ptp", quantity, 60, now_ns - n * MINUTE_NS, 60, low, high, 0, middle, high - 1)
         for n in minutes
-        for quantity, low, high, middle in (("offset_ns", -50 - n, 70 + n, 5), ("gm_bound_ns", 800, 900 + n, 850))
+        for quantity, low, high, middle in (
+            ("offset_ns", -50 - n, 70 + n, 5),
+            ("gm_bound_ns", 800, 900 + n, 850),
+            ("path_delay_ns", 900, 950, 920),
+        )
     ]
     events = [
         (node, 1, n, now_ns - n * NS_PER_S, f"1-{n}", "timesyncd.finding.began", "gm-a", f"2026-03-01T12:00:{n:02}Z",
@@ -456,6 +460,21 @@ async def test_the_history_is_drawn(view: FleetView, tmp_path: Path) -> None:
             assert 100 < columns
             assert gaps == 1
             assert page.complaints == []
+    finally:
+        await server.close()
+
+
+async def test_an_unknown_node_shows_no_history(view: FleetView, tmp_path: Path) -> None:
+    """That of the node that was shown before goes with it, and comes back with it."""
+    server = await serve(config.WebSettings(port=0), view, stored(tmp_path, "trainer-00000"))
+    try:
+        async with opened(server.url + "node/trainer-00000?last=1h") as page:
+            await page.until("history", "path delay")
+            await go(page, "node/no-such-node?last=1h")
+            await page.until("node-note", "This daemon knows no node named no-such-node.")
+            assert await page.evaluate("document.getElementById('history').hidden") is True
+            await go(page, "node/trainer-00000?last=1h")
+            await page.becomes("document.getElementById('history').hidden", False)
     finally:
         await server.close()
 

@@ -111,6 +111,7 @@ export class GrandmasterView {
     byId("no-grandmasters").hidden = Boolean(entry);
     put(byId("no-grandmasters"), absentText(known.size));
     if (entry) this.renderOne(entry, now);
+    else this.forgetErrors();
     this.cards.render(known, now);
     renderAlarms();
   }
@@ -118,8 +119,7 @@ export class GrandmasterView {
   private renderOne({ data, receivedAt }: Entry<Grandmaster>, now: number): void {
     const its = grandmasterNow(data, receivedAt, now);
     if (this.shown?.name !== data.name) {
-      this.requested = "";
-      byId("gm-error-section").hidden = true;
+      this.forgetErrors();
       this.storedSky = null;
       this.stored = [];
       this.storedClients = { times: [], values: [[]] };
@@ -185,6 +185,12 @@ export class GrandmasterView {
     const value = this.cells[row]?.[column];
     if (value === undefined) return "";
     return `satellite ${this.satellites[row]}, ${timeOfDay(this.times[column] ?? 0, place.zone)}: ${value === null ? "not tracked, or C/N0 not provided" : `${value} dB-Hz`}`;
+  }
+
+  /** An answer that comes later is dropped. */
+  private forgetErrors(): void {
+    this.requested = "";
+    byId("gm-error-section").hidden = true;
   }
 
   /** Requests the time errors of the address's range; a daemon without a store has none. */

@@ -50,6 +50,7 @@ export class NodeCharts {
   private bandTrack = new Track(5, GAP_MS);
   private stackTrack = new Track(STACK.length, GAP_MS);
   private stored: Table = { times: [], values: [[], [], [], [], []] };
+  private hasHistory = false;
   private readonly charts = new Map<string, { chart: TimeChart; figure: HTMLElement }>();
   private flags: Flag[] = [];
   /** The node and the grandmaster that it follows: of both the events are flags. */
@@ -81,7 +82,7 @@ export class NodeCharts {
     this.storedStack = noStack();
     for (const { figure } of this.charts.values()) figure.remove();
     this.charts.clear();
-    byId("history").hidden = true;
+    this.hasHistory = false;
   }
 
   render(node: NodeState, now: number): void {
@@ -90,6 +91,7 @@ export class NodeCharts {
     this.events.tick(this.node, now);
     this.band.set(joined(this.stored, this.bandTrack));
     this.stack.set(joined(this.storedStack, this.stackTrack));
+    byId("history").hidden = !this.hasHistory;
     for (const { chart } of this.charts.values()) chart.redraw();
     this.drawForecast(node);
     this.renderNote(node);
@@ -128,7 +130,7 @@ export class NodeCharts {
 
   private showHistory(answer: SeriesAnswer): void {
     const known = HISTORY.filter(([quantity]) => answer.quantities[quantity] !== undefined);
-    byId("history").hidden = known.length === 0;
+    this.hasHistory = known.length > 0;
     put(byId("history-note"), `${zoneName(place.zone)}, from the daemon's store`);
     for (const [quantity] of known) this.historyChart(quantity).set(tableOf(answer, [[quantity, "maximum"], [quantity, "minimum"], [quantity, "median"]]));
   }

@@ -13,7 +13,7 @@ import { StabilitySection } from "./stability.ts";
 
 const NODE_EVERY_MS = 2_000;
 const UNKNOWN_NODE = 404;
-const PARTS = ["hero", "band-section", "stack-section", "forecast-section", "sources-section", "terms-section"];
+const PARTS = ["hero", "band-section", "stack-section", "forecast-section", "sources-section", "terms-section", "history", "node-stability"];
 
 export class NodeView {
   private readonly charts = new NodeCharts();
@@ -56,7 +56,6 @@ export class NodeView {
     put(byId("node-note"), entry ? "" : this.absentText());
     byId("node-note").hidden = Boolean(entry);
     for (const part of PARTS) byId(part).hidden = !entry;
-    byId("node-stability").hidden = !entry;
     if (!entry) return;
     place.asOfNs = entry.data.published_realtime_ns;
     renderNode(entry.data, entry.receivedAt, now);
