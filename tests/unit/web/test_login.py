@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -17,14 +18,21 @@ SECRET = "of-a-reader-0123456789ab"
 HTML = {"Accept": "text/html"}
 
 
-@pytest.fixture
-async def http(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[aiohttp.ClientSession]:
-    monkeypatch.setenv("TOKEN", SECRET)
+@asynccontextmanager
+async def guarded() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of a daemon that has just started and requires the secret of $TOKEN."""
     token = TokenSettings(name="anna", role="reader", secret=SecretSettings(env="TOKEN"))
     server = await serve(config.WebSettings(port=0, token=[token]), FakeView())
     async with aiohttp.ClientSession(server.url) as session:
         yield session
     await server.close()
+
+
+@pytest.fixture
+async def http(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[aiohttp.ClientSession]:
+    monkeypatch.setenv("TOKEN", SECRET)
+    async with guarded() as session:
+        yield session
 
 
 @pytest.mark.parametrize(
@@ -82,3 +90,14 @@ async def test_only_a_browser_is_redirected(http: aiohttp.ClientSession) -> None
     """A program that asks for a view, and anybody who asks for data, gets 401."""
     assert (await http.get("/fleet", allow_redirects=False)).status == 401
     assert (await http.get("/api/v1/nodes", headers=HTML, allow_redirects=False)).status == 401
+
+
+async def test_a_restart_ends_a_session_as_the_form_says(http: aiohttp.ClientSession) -> None:
+    """No session is kept on a disk."""
+    assert "12 hours, when you log out, or when the daemon restarts" in await (await http.get("/login")).text()
+    answer = await http.post("/login", data={"token": SECRET}, allow_redirects=False)
+    session = {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+    async with guarded() as again:
+        answers = [await each.get("/api/v1/nodes", headers=session) for each in (http, again)]
+
+        assert [each.status for each in answers] == [200, 401]
