@@ -24,6 +24,9 @@ RESPONSE_TIMEOUT_S = 5.0
 _TRUST = "use a host name of the certificate (--url), and set SSL_CERT_FILE to the file of the CA that signed it"
 
 
+_RUNNING = "is timesyncd running there? See `systemctl status timesyncd`"
+
+
 def get_json(url: str, token: str | None, timeout_s: float, trusted: SSLContext | None = None) -> tuple[int, Any]:
     """
     The status and the decoded JSON of a GET. `trusted` None: the system's certificates are trusted.
@@ -36,7 +39,7 @@ def get_json(url: str, token: str | None, timeout_s: float, trusted: SSLContext 
     except (ValueError, RecursionError):
         if status >= 500:
             raise Malformed(f"{_server(url)}: the server failed with status {status}; see its log") from None
-        raise Malformed(f"{_server(url)}: the response (status {status}) is not from timesyncd") from None
+        raise Malformed(f"{_server(url)}: the response (status {status}) is not from timesyncd; {_RUNNING}") from None
 
 
 def get(url: str, token: str | None, timeout_s: float, trusted: SSLContext | None = None) -> tuple[int, bytes]:
@@ -114,8 +117,8 @@ def fetch_part(url: str, path: str, token: str | None = None, timeout_s: float =
     page, token = url.rstrip("/"), os.environ.get("TIMESYNCD_TOKEN") if token is None else token
     try:
         status, body = get_json(f"{page}/api/v1/{path}", token, timeout_s)
-    except (Unreachable, Malformed) as error:
-        raise Unreachable(f"{error}; is timesyncd running there? See `systemctl status timesyncd`") from error
+    except Malformed as error:
+        raise Unreachable(str(error)) from error
     if status == 200:
         return body
     text = body.get("error") if isinstance(body, dict) else None
@@ -156,7 +159,7 @@ def _outcome(
 
 
 def _timed_out(url: str, timeout_s: float) -> Unreachable:
-    return Unreachable(f"{_server(url)}: no response within {timeout_s:.2g} s")
+    return Unreachable(f"{_server(url)}: no response within {timeout_s:.2g} s; {_RUNNING}")
 
 
 def _fetch(url: str, token: str | None, timeout_s: float, trusted: SSLContext | None) -> tuple[int, bytes]:
@@ -185,8 +188,8 @@ def _server(url: str) -> str:
 
 
 def _error_text(error: Exception) -> str:
-    """In one line, without the error's number."""
+    """In one line, without the error's number, and with what to do."""
     if why := getattr(error, "verify_message", ""):
         return f"certificate verify failed: {why.rstrip('.')}; {_TRUST}"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text.splitlines()[0] if text else type(error).__name__
+    return f"{text.splitlines()[0] if text else type(error).__name__}; {_RUNNING}"

@@ -26,6 +26,15 @@ def test_a_server_that_does_not_respond_gives_one_error(monkeypatch: pytest.Monk
             api.get(where, None, patience_s)
 
 
+def test_a_server_that_is_not_there_is_an_error_with_advice() -> None:
+    """Whichever command asks, since every request goes through here."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        where = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        with pytest.raises(Unreachable, match=f"^{where}: .*refused; is timesyncd running there\\? See `systemctl"):
+            api.get_json(where, None, 60.0)
+
+
 def test_a_token_follows_no_redirect() -> None:
     """A server that sends a command to another one learns the token that was meant for itself, and the other one nothing."""
     with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as server:

@@ -473,7 +473,10 @@ def test_an_unreachable_server_is_a_reason() -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
     answer = preflight(nodes=["a"], max_alignment_ns=1, timeout_s=0, url=url)
 
-    assert answer.reason == f"{url}: timesyncd cannot be reached: Connection refused"
+    assert answer.reason == (
+        f"{url}: timesyncd cannot be reached: Connection refused; "
+        "is timesyncd running there? See `systemctl status timesyncd`"
+    )
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n{"])
