@@ -41,15 +41,24 @@ def job(
     clocks_ahead_ns: Mapping[int, int] | None = None,
     errors_ns: Mapping[int, int] | None = None,
     missing: frozenset[tuple[int, int]] = frozenset(),
+    barriers_ns: Mapping[int, int] | None = None,
 ) -> Recording:
     """
     A data-parallel job: a bucket is ready at each equal part of a rank's computing, buckets are reduced one after the other,
     and a rank waits for all of them after its last gradient. `clocks_ahead_ns` by rank puts every rank on a clock of its own.
+    `barriers_ns`: the steps that begin with a barrier, and how much later than the others rank 0 comes to it.
     """
     times = dict.fromkeys(range(ranks), START_NS)
     syncs: list[Sync] = []
     marks: dict[int, list[StepMark]] = {rank: [] for rank in range(ranks)}
     for step in range(steps):
+        marked_ns = dict(times)
+        if step in (barriers_ns or {}):
+            times[0] += (barriers_ns or {})[step]
+            done_ns = max(times.values()) + MS
+            none_ready = dict.fromkeys(times, 0)
+            syncs.append(_sync(step, 0, times, none_ready, done_ns, ranks, clocks_ahead_ns, errors_ns, Kind.BARRIER))
+            times = dict.fromkeys(times, done_ns)
         begins = dict(times)
         ready = {rank: begins[rank] + computing(rank, step) for rank in times}
         through_ns = 0
@@ -62,7 +71,9 @@ def job(
         for rank in times:
             times[rank] = max(ready[rank], through_ns) + update_ns
             ahead_ns = (clocks_ahead_ns or {}).get(rank, 0)
-            marks[rank].append(StepMark(step, begins[rank] + ahead_ns, ready[rank] + ahead_ns, times[rank] + ahead_ns))
+            marks[rank].append(
+                StepMark(step, marked_ns[rank] + ahead_ns, ready[rank] + ahead_ns, times[rank] + ahead_ns)
+            )
     records = {rank: RankRecord(f"node-{rank if clocks_ahead_ns else 0}", 0, steps * 2_000) for rank in range(ranks)}
     return Recording("train", 0, ranks, records, syncs, marks if marked else {})
 
@@ -76,6 +87,7 @@ def _sync(
     ranks: int,
     clocks_ahead_ns: Mapping[int, int] | None,
     errors_ns: Mapping[int, int] | None,
+    kind: Kind = Kind.BUCKET,
 ) -> Sync:
     def arrival(rank: int, at_ns: int) -> Arrival:
         ahead_ns = (clocks_ahead_ns or {}).get(rank, 0)
@@ -91,7 +103,7 @@ def _sync(
         )
 
     found = {rank: arrival(rank, at_ns) for rank, at_ns in arrivals.items()}
-    return Sync(step, bucket, Kind.BUCKET, found, compare(found) if len(found) == ranks else None)
+    return Sync(step, bucket, kind, found, compare(found) if len(found) == ranks else None)
 
 
 def late(rank: int, by_ns: int = 5 * MS, computing: Computing = ten_ms) -> Computing:

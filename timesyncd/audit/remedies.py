@@ -211,19 +211,17 @@ def _slack_used(case: ReplayCase) -> list[Run] | str:
     """
     if not pauses_of(case.runs):
         return "no pause is longer than usual, so there is no work to move into the waits"
-    calm = without_pauses(case.runs)
-    slack = [list(time.slack_ns) for time in replay(calm)]
+    slack = [list(time.slack_ns) for time in replay(without_pauses(case.runs))]
     at, changed = 0, []
-    for run, calm_run in zip(case.runs, calm, strict=True):
-        steps = list(calm_run.steps)
+    for run in case.runs:
+        moved = []
         for pause in pauses_of([run]):
             later = range(at + pause.step, at + len(run.steps))
             fits = next((step for step in later if slack[step][pause.rank] >= pause.ns), None)
-            if fits is None:
-                steps[pause.step] = with_pause(steps[pause.step], pause.rank, pause.ns)
-            else:
+            if fits is not None:
                 slack[fits][pause.rank] = 0
-        changed.append(replace(run, steps=tuple(steps)))
+                moved.append(pause)
+        changed.append(_without(run, moved))
         at += len(run.steps)
     return changed
 
@@ -258,13 +256,14 @@ def _pauses_together(case: ReplayCase) -> list[Run] | str:
 
 
 def without_pauses(runs: Sequence[Run]) -> list[Run]:
-    changed = []
-    for run in runs:
-        steps = list(run.steps)
-        for pause in pauses_of([run]):
-            steps[pause.step] = without_pause(steps[pause.step], pause)
-        changed.append(replace(run, steps=tuple(steps)))
-    return changed
+    return [_without(run, pauses_of([run])) for run in runs]
+
+
+def _without(run: Run, pauses: Sequence[Pause]) -> Run:
+    steps = list(run.steps)
+    for pause in pauses:
+        steps[pause.step] = without_pause(steps[pause.step], pause)
+    return replace(run, steps=tuple(steps))
 
 
 def every(steps: int, update_once: bool) -> Callable[[ReplayCase], list[Run] | str]:
@@ -363,7 +362,8 @@ _SPREADS = 8
 @dataclass(frozen=True, slots=True)
 class Pause:
     """
-    One rank computed `ns` longer than its median; `step` is an index in its run. `typical`: its parts without a pause.
+    One rank computed `ns` longer than its median; `step` is an index in its run. `typical`: its parts of this step as
+    they are without a pause.
     """
 
     rank: int
@@ -382,8 +382,20 @@ def pauses_of(runs: Sequence[Run]) -> list[Pause]:
 
 def _of_run(run: Run) -> list[Pause]:
     computed_ns = [[step.ranks[rank].compute_ns for step in run.steps] for rank in range(len(run.starts_ns))]
-    typical = [_typical_parts(run, rank) for rank in range(len(run.starts_ns))]
-    return [Pause(rank, step, ns, typical[rank]) for step, rank, ns in pauses_in(computed_ns)]
+    pauses = pauses_in(computed_ns)
+    paused = {(step, rank) for step, rank, _ in pauses}
+    calm: dict[tuple[int, tuple[str, ...]], list[RankStep]] = defaultdict(list)
+    for at, step in enumerate(run.steps):
+        for rank, own in enumerate(step.ranks):
+            if (at, rank) not in paused:
+                calm[rank, step.places].append(own)
+    typical = {key: _typical_parts(steps, 50) for key, steps in calm.items()}
+    found = []
+    for at, rank, ns in pauses:
+        step = run.steps[at]
+        others = [other for each, other in enumerate(step.ranks) if each != rank]
+        found.append(Pause(rank, at, ns, typical.get((rank, step.places)) or _typical_parts(others, 0)))
+    return found
 
 
 def pauses_in(computed_ns: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
@@ -408,21 +420,15 @@ def _excess_ns(computed_ns: Sequence[int]) -> list[int]:
     return [value - typical_ns for value in computed_ns]
 
 
-def _typical_parts(run: Run, rank: int) -> tuple[RankSync, ...]:
-    """By synchronization: when the rank arrives and begins to wait, in the median."""
-    by_part: list[list[RankSync]] = []
-    for step in run.steps:
-        for at, part in enumerate(step.ranks[rank].parts):
-            if at == len(by_part):
-                by_part.append([])
-            by_part[at].append(part)
+def _typical_parts(steps: Sequence[RankStep], percent: int) -> tuple[RankSync, ...]:
+    """By synchronization: when a rank arrives and begins to wait, in this percentile of the steps, which are alike."""
     return tuple(
         replace(
             parts[0],
-            arrives_ns=percentile([part.arrives_ns for part in parts], 50),
-            waits_ns=percentile([part.waits_ns for part in parts], 50),
+            arrives_ns=percentile([part.arrives_ns for part in parts], percent),
+            waits_ns=percentile([part.waits_ns for part in parts], percent),
         )
-        for parts in by_part
+        for parts in zip(*(step.parts for step in steps), strict=True)
     )
 
 
@@ -439,7 +445,7 @@ def without_pause(step: RecordedStep, pause: Pause) -> RecordedStep:
             arrives_ns=earlier(part.arrives_ns, typical.arrives_ns),
             waits_ns=earlier(part.waits_ns, typical.waits_ns),
         )
-        for part, typical in zip(own.parts, pause.typical, strict=False)
+        for part, typical in zip(own.parts, pause.typical, strict=True)
     )
     return _with_rank(step, pause.rank, parts, own.compute_ns - pause.ns)
 

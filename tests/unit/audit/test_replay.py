@@ -160,6 +160,20 @@ def test_without_pauses_the_remaining_overhead_is_that_of_the_other_steps() -> N
     assert by_name(job(100))["no_pauses"].gain is None
 
 
+@pytest.mark.parametrize("shorter_ms", [0, 595])
+def test_pauses_before_a_rare_barrier_cost_what_they_last(shorter_ms: int) -> None:
+    """Rank 0 saves for 600 ms before a barrier every 20 steps, or every 40 and is soon there in the others: by arithmetic."""
+    barriers_ns = {step: 600 * MS - (shorter_ms * MS if step % 40 == 19 else 0) for step in range(19, 240, 20)}
+    recording = job(240, 3, noisy(), (2 * MS, MS), barriers_ns=barriers_ns)
+    saves_ns = sum(ns for ns in barriers_ns.values() if ns == 600 * MS)
+    found = by_name(recording)
+
+    whole_ns = total_ns(replay(runs(recording)))
+    assert found["no_pauses"].gain == pytest.approx(saves_ns / whole_ns, abs=0.01)
+    assert found["slack_used"].gain == 0
+    assert found["pauses_together"].reason == "only one rank pauses"
+
+
 def waiting_for_rank_1(pause_ms: int) -> Recording:
     """Rank 0 waits 40 ms for rank 1 in every step, and pauses in every twentieth."""
 
