@@ -106,7 +106,10 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class AbsentRank:
-    """A rank that did not come. `cause` NO_SIGN: nothing is known of it since its last mark, so it may be there."""
+    """
+    A rank that did not come. `cause` NO_SIGN: nothing is known of it since its last mark, so it may be there.
+    A wait in a group or for a message leaves no sign.
+    """
 
     rank: int
     last: Mark | None
@@ -189,7 +192,7 @@ _CAUSE_TEXTS = {
     HangCause.EXTRA_SYNCHRONIZATION: "the other ranks call a synchronization more in this step, as a barrier on one rank alone",
     HangCause.FAILED: "it ended by an error: see its output",
     HangCause.BUSY: "it runs, outside of any synchronization: fewer steps than the others, an evaluation, or a checkpoint",
-    HangCause.NO_SIGN: "no sign of it since: it was killed, or its marks do not arrive",
+    HangCause.NO_SIGN: "nothing is known of it since: it waits in a group or for a message, was killed, or its marks do not arrive",
 }
 
 

@@ -83,6 +83,7 @@ def test_the_cause_is_what_the_rank_s_own_sign_shows(last: Mark | None, sign: Ma
     assert hang.absent[0].cause is cause
     assert hang.missing == (() if cause is HangCause.NO_SIGN else (1,))
     assert ("never came" in hang_text(hang)) == (cause is not HangCause.NO_SIGN)
+    assert ("it waits in a group or for a message, was killed, or" in hang_text(hang)) == (cause is HangCause.NO_SIGN)
 
 
 def test_a_rank_that_ended_after_a_barrier_but_before_the_gradients_took_fewer_steps() -> None:
