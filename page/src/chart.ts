@@ -155,18 +155,7 @@ export class TimeChart {
     pen.textBaseline = "alphabetic";
     pen.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
     const ends: number[] = [];
-    const vertical = (atMs: number, ink: string, text: string): void => {
-      const x = plot.valToPos(atMs / 1e3, "x", true);
-      if (x < bbox.left || x > bbox.left + bbox.width) return;
-      line(pen, ink, x, bbox.top, x, bbox.top + bbox.height);
-      pen.fillStyle = colour("ink");
-      const wide = pen.measureText(text).width;
-      const from = Math.min(x + 4 * devicePixelRatio, bbox.left + bbox.width - wide);
-      const row = [0, 1, 2, 3].find((each) => (ends[each] ?? -Infinity) < from);
-      if (row === undefined || text === "") return;
-      ends[row] = from + wide + 6 * devicePixelRatio;
-      pen.fillText(text, from, bbox.top + (row + 1) * letters(12) * devicePixelRatio);
-    };
+    const vertical = (atMs: number, ink: string, text: string): void => drawVertical(plot, ends, plot.valToPos(atMs / 1e3, "x", true), ink, text);
     for (const flag of (this.options.flags?.() ?? []).toSorted((a, b) => a.atMs - b.atMs)) vertical(flag.atMs, colour("warn"), flag.text);
     if (place.cursorMs !== null) vertical(place.cursorMs, colour("accent"), "");
     for (const limit of this.options.limits?.() ?? []) {
@@ -178,6 +167,23 @@ export class TimeChart {
     }
     pen.restore();
   }
+}
+
+/** Where the label of a vertical line begins: right of the line, or left of it where it would not end before `right`. */
+export const labelFrom = (x: number, wide: number, right: number, gap: number): number => (x + gap + wide <= right ? x + gap : x - gap - wide);
+
+/** A line with its label in the first row in which it covers no other one; `ends` is where the labels of each row end. */
+function drawVertical({ ctx: pen, bbox }: uPlot, ends: number[], x: number, ink: string, text: string): void {
+  const right = bbox.left + bbox.width;
+  if (!(x >= bbox.left && x <= right)) return;
+  line(pen, ink, x, bbox.top, x, bbox.top + bbox.height);
+  pen.fillStyle = colour("ink");
+  const wide = pen.measureText(text).width;
+  const from = labelFrom(x, wide, right, 4 * devicePixelRatio);
+  const row = [0, 1, 2, 3].find((each) => (ends[each] ?? -Infinity) < from);
+  if (row === undefined || text === "") return;
+  ends[row] = from + wide + 6 * devicePixelRatio;
+  pen.fillText(text, from, bbox.top + (row + 1) * letters(12) * devicePixelRatio);
 }
 
 function line(pen: CanvasRenderingContext2D, ink: string, fromX: number, fromY: number, toX: number, toY: number): void {
@@ -342,16 +348,14 @@ export class CurveChart {
     pen.font = chartFont(devicePixelRatio);
     pen.textAlign = "left";
     pen.textBaseline = "alphabetic";
-    for (const mark of this.options.marks()) {
-      const at = mark.x !== undefined ? plot.valToPos(mark.x, "x", true) : plot.valToPos(mark.y ?? 0, "y", true);
-      const [start, end] = mark.x !== undefined ? [bbox.left, bbox.left + bbox.width] : [bbox.top, bbox.top + bbox.height];
-      if (!(at >= start && at <= end)) continue;
-      if (mark.x !== undefined) line(pen, colour("warn"), at, bbox.top, at, bbox.top + bbox.height);
-      else line(pen, colour("bad"), bbox.left, at, bbox.left + bbox.width, at);
+    const ends: number[] = [];
+    for (const { x, y, text } of this.options.marks()) {
+      if (x !== undefined) drawVertical(plot, ends, plot.valToPos(x, "x", true), colour("warn"), text);
+      const at = y === undefined ? NaN : plot.valToPos(y, "y", true);
+      if (!(at >= bbox.top && at <= bbox.top + bbox.height)) continue;
+      line(pen, colour("bad"), bbox.left, at, bbox.left + bbox.width, at);
       pen.fillStyle = colour("ink");
-      const width = pen.measureText(mark.text).width;
-      const x = mark.x !== undefined ? Math.min(at + 4, bbox.left + bbox.width - width) : bbox.left + 4;
-      pen.fillText(mark.text, x, mark.x !== undefined ? bbox.top + 12 * devicePixelRatio : at - 4);
+      pen.fillText(text, bbox.left + 4, at - 4);
     }
     pen.restore();
   }

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ticks } from "../src/bars.ts";
 import { chainOf, shortened } from "../src/chain.ts";
+import { labelFrom } from "../src/chart.ts";
 import { columnsOf } from "../src/dense.ts";
 import { EARLY, NOTHING, NO_BOUND, WITHIN_ERROR, columnAt, paint, zoomedPort } from "../src/heat.ts";
 import { flagsOf, lanesOf, placedBars, type LaneBar } from "../src/lanes.ts";
@@ -187,6 +188,10 @@ test("an event of the node or of its grandmaster is a flag that says what change
     event("gnss-status.gnss-state-change", "gm-1", "FAILURE-NOFIX"), event("ptp-status.ptp-state-change", "gm-2", "HOLDOVER"),
   ].flatMap((each) => flagsOf(each, ["n1", "gm-1"])).map(({ text }) => text);
   assert.deepEqual(texts, ["HOLDOVER", "SYNCHRONIZED", "no bound", "gm-1 clock class 7", "gm-1 GNSS FAILURE-NOFIX"]);
+});
+
+test("the label of a line is beside it, at the end of a chart on its left", () => {
+  assert.deepEqual([labelFrom(10, 50, 100, 4), labelFrom(46, 50, 100, 4), labelFrom(47, 50, 100, 4)], [14, 50, -7]);
 });
 
 test("far more points than pixels are the lowest and highest of each column, and a hole ends a run", () => {

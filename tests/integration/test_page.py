@@ -493,6 +493,34 @@ async def test_the_time_errors_are_drawn(page: Page) -> None:
     assert note == "gnss-1: −40 ns to +55 ns"
 
 
+#: JavaScript: from now on `labels` has for each text that a chart draws its begin, its end, and where the last vertical mark was.
+RECORDING = f"""(() => {{
+  const pen = CanvasRenderingContext2D.prototype;
+  const {{ fillText, moveTo, lineTo }} = pen;
+  window.labels = {{}};
+  let [from, mark] = [null, null];
+  pen.fillText = function (text, x, ...rest) {{ labels[text] = [x, x + this.measureText(text).width, mark]; fillText.call(this, text, x, ...rest); }};
+  pen.moveTo = function (x, y) {{ from = x; moveTo.call(this, x, y); }};
+  pen.lineTo = function (x, y) {{
+    if (x === from && this.strokeStyle === "#" + {colour("warn")}) mark = x;
+    lineTo.call(this, x, y);
+  }};
+}})()"""
+
+
+async def test_the_line_of_the_budget_s_end_does_not_cross_its_label(page: Page) -> None:
+    """It is near the chart's end, where its label has no room on the right of it."""
+    await page.until("status", "SYNCHRONIZED")
+    await page.evaluate(RECORDING)
+    await go(page, "grandmaster/gm-a")
+    await page.becomes("Object.keys(labels).some((text) => text.startsWith('ends at '))", True)
+    labels = await page.evaluate("labels")
+    begin, end, mark = next(its for text, its in labels.items() if text.startswith("ends at "))
+
+    assert begin < end < mark
+    assert labels["now"][2] < labels["now"][0]
+
+
 async def test_an_unknown_grandmaster_shows_no_time_errors(page: Page) -> None:
     """Those of the grandmaster that was shown before go with it, and come back with it."""
     await go(page, "grandmaster/gm-a?last=6h")
