@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from timesyncd.audit import advice, bootstrap, buckets, groups, learning, links, measured, remedies, transfers
-from timesyncd.audit.headline import headline, notes, percent, sizes_text
+from timesyncd.audit.headline import doubt_text, headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.mesh_remedies import MeshReplay, mesh_gains, mesh_replay
 from timesyncd.audit.report import (
@@ -116,11 +116,18 @@ def _report(now: Measured, before: Measured | None) -> AuditReport:
     )
     return found.model_copy(
         update={
-            "headline": headline(found, now.ranks_without_steps),
+            "headline": headline(
+                found, now.ranks_without_steps, doubt_text(found, attribution.apart, now.uncompared_share)
+            ),
             "notes": [
                 *recording.notes,
                 *notes(
-                    found, len(samples), attribution.unwaited, module_sizes(recording.syncs), now.ranks_without_steps
+                    found,
+                    len(samples),
+                    attribution.unwaited,
+                    module_sizes(recording.syncs),
+                    now.ranks_without_steps,
+                    attribution.apart,
                 ),
             ],
         }

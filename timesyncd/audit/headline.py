@@ -21,6 +21,7 @@ from timesyncd.audit.report import (
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import split_step
 from timesyncd.ipc.job_segment import Method
+from timesyncd.jobs.causality import StepsApart
 from timesyncd.jobs.issued_calls import CallKind, IssuedCallCounts, unmetered_text
 
 #: A cost below this share of the time is reported without a number.
@@ -37,10 +38,33 @@ _LONG_ENOUGH_NS = 10 * NS_PER_S
 _STEP_END = "a step ends when an optimizer of torch.optim updates parameters"
 
 
-def headline(report: AuditReport, without_steps: Sequence[int] = ()) -> str:
+#: Where more of the waiting does not compare, it is unknown which rank is late.
+_MAX_UNCOMPARED = 0.5
+
+
+def apart_text(apart: StepsApart) -> str:
+    """For people: whose steps are not those of the other ranks."""
+    if not apart.ranks:
+        return f"since step {step_label(apart.since)} the ranks' steps are one or more apart"
+    return f"since step {step_label(apart.since)} {ranks_text(apart.ranks)} {'is' if len(apart.ranks) == 1 else 'are'} one or more steps apart from the others"
+
+
+def doubt_text(report: AuditReport, apart: StepsApart | None, uncompared_share: float) -> str:
+    """Why it is unknown which rank is late; empty: it is not. `uncompared_share`: the part of the waiting in groups that does not compare."""
+    if apart is not None and report.method is None:
+        return apart_text(apart)
+    if uncompared_share > _MAX_UNCOMPARED:
+        return "ranks with the same work call different synchronizations in the steps that hold most of the waiting"
+    undivided = sum(source.share for source in report.sources if source.cause == "undivided")
+    if report.method is not None and undivided > _MAX_UNCOMPARED:
+        return "most of the waiting is in synchronizations that do not compare"
+    return ""
+
+
+def headline(report: AuditReport, without_steps: Sequence[int] = (), doubt: str = "") -> str:
     """
     A hang, or the straggler and its cost, or the overhead and its largest cause. `without_steps`: the ranks whose steps
-    are not those of the other ranks.
+    are not those of the other ranks. `doubt`: why it is unknown which rank is late.
     """
     if report.hang is not None:
         return f"The recording ends in a hang. {report.hang.sentence}"
@@ -81,7 +105,7 @@ def headline(report: AuditReport, without_steps: Sequence[int] = ()) -> str:
     if report.rare is not None:
         return f"{overhead}: {rare_text(report.rare)}."
     most = f", most of it {_cause(report)}" if report.sources else ""
-    return f"{overhead}{most}; {_straggler_clause(report)}."
+    return f"{overhead}{most}; {_straggler_clause(report, doubt)}."
 
 
 def _trains_apart(report: AuditReport) -> bool:
@@ -155,13 +179,15 @@ def _straggler_cost(worst: StragglerReport, report: AuditReport) -> str:
     return f"Waiting for it costs the other ranks {percent(share)} of their time."
 
 
-def _straggler_clause(report: AuditReport) -> str:
+def _straggler_clause(report: AuditReport, doubt: str) -> str:
     if _recorded_ranks(report) < report.world_size:
         return f"the recording has {_recorded_ranks(report)} of {report.world_size} ranks, so no straggler can be named"
     if report.withheld:
         return withheld_text(report.withheld[0])
     if report.own_waits is not None and report.own_waits.together:
         return f"{ranks_text(report.own_waits.together)} are slow together, as with more data, so none is named"
+    if doubt:
+        return f"which rank is late is unknown: {doubt}"
     if report.method is None and not report.groups and not report.messages and report.own_waits is None:
         return "the ranks' times are not comparable, so no straggler can be named"
     if report.stragglers:
@@ -188,7 +214,7 @@ def _recorded_ranks(report: AuditReport) -> int:
 def _cause(report: AuditReport) -> str:
     """
     The largest cause. Waits for ranks of which none is persistently late are one cause: each rank comes last sometimes,
-    so naming the one that did so most would accuse it.
+    so naming the one that did so most would accuse it, unless the wait was for hardly any other one.
     """
     most = report.sources[0]
     waits: dict[str, float] = {}
@@ -197,7 +223,7 @@ def _cause(report: AuditReport) -> str:
             waits[source.where] = waits.get(source.where, 0.0) + source.share
     where = max(waits, key=lambda each: waits[each], default="")
     if waits and waits[where] >= most.share:
-        return f"({percent(waits[where], 0)}) waiting for one another at {where}"
+        return f"({percent(waits[where], 0)}) waiting for {_waited_for(report, where)} at {where}"
     match most.cause:
         case "transfer":
             return f"({percent(most.share, 0)}) the transfer of {most.where}"
@@ -205,6 +231,17 @@ def _cause(report: AuditReport) -> str:
             return f"({percent(most.share, 0)}) rank {most.rank}'s requests to a parameter server"
         case _:
             return f"({percent(most.share, 0)}) at {most.where}"
+
+
+#: Waits are for one rank if so much of them is. Of two healthy ranks each comes last about as often.
+_ONE_RANK = 0.8
+
+
+def _waited_for(report: AuditReport, where: str) -> str:
+    waits = [source for source in report.sources if source.cause == "wait" and source.where == where]
+    if waits[0].rank is None or waits[0].share < _ONE_RANK * sum(source.share for source in waits):
+        return "one another"
+    return f"rank {waits[0].rank}"
 
 
 def cause_text(source: OverheadSourceReport) -> str:
@@ -227,12 +264,16 @@ def notes(
     unwaited: int = 0,
     modules: Sequence[int] = (),
     without_steps: Sequence[int] = (),
+    apart: StepsApart | None = None,
 ) -> list[str]:
     """
     The limits of the figures, one sentence or two each. `modules`: the bytes of modules whose steps alternate.
-    `without_steps`: as in `headline`.
+    `without_steps`: as in `headline`. `apart`: of an Attribution.
     """
     of_steps = []
+    if apart is not None and report.method is not None:
+        text = apart_text(apart)
+        of_steps.append(f"{_capital(text)}, so only the steps before that one are assessed.")
     if without_steps:
         of_steps.append(
             f"{_capital(ranks_text(without_steps))} ended less than half as many steps as another rank, so their synchronizations belong to "

@@ -114,6 +114,14 @@ class Measured:
         return [] if self.own_times is None else slow_spans(self.own_times)
 
     @cached_property
+    def uncompared_share(self) -> float:
+        """The part of the waiting in groups that is in steps in which ranks with the same work had other synchronizations."""
+        if self.own_times is None or not self.own_times.comparable or not self.exposed_ns:
+            return 0.0
+        compared = set.intersection(*({key for key, _ in of.same} for of in self.own_times.comparable))
+        return sum(cost.exposed_ns for cost in self.costs if cost.step not in compared) / self.exposed_ns
+
+    @cached_property
     def hang(self) -> Hang | None:
         presence = {rank: record.presence for rank, record in self.recording.ranks.items()}
         usual_ns = median_length_ns(self.samples) if self.samples else None
@@ -170,9 +178,14 @@ def measured(recording: Recording) -> Measured:
     if own is not None and recording.groups is None:
         return _measured_by_own_waits(len(keys), recording, own)
     attribution = attribute(recording.syncs, recording.nodes, recording.world_size)
+    recorded_steps = len(keys)
+    if (apart := attribution.apart) is not None and attribution.method is not None:
+        recording = _before(recording, apart.since)
+        recorded_steps = len([key for key in keys if key < apart.since])
+        attribution = replace(attribute(recording.syncs, recording.nodes, recording.world_size), apart=apart)
     if recording.calls is not None and not recording.calls.is_account:
         attribution = replace(attribution, stragglers=())  # it may only have waited for another rank, unseen
-    return Measured(len(keys), recording, _aligned(recording, attribution), attribution, _costs(recording))
+    return Measured(recorded_steps, recording, _aligned(recording, attribution), attribution, _costs(recording))
 
 
 def is_in_groups(recording: Recording) -> bool:
@@ -233,6 +246,16 @@ def _after(recording: Recording, step: int) -> Recording:
         requests={rank: [one for one in many if one.step > step] for rank, many in recording.requests.items()},
         groups=None if recording.groups is None else recording.groups.after(step),
         own_waits={key: own for key, own in recording.own_waits.items() if key > step},
+    )
+
+
+def _before(recording: Recording, step: int) -> Recording:
+    return replace(
+        recording,
+        syncs=[sync for sync in recording.syncs if sync.step < step],
+        steps={rank: [mark for mark in marks if mark.step < step] for rank, marks in recording.steps.items()},
+        requests={rank: [one for one in many if one.step < step] for rank, many in recording.requests.items()},
+        own_waits={key: own for key, own in recording.own_waits.items() if key < step},
     )
 
 

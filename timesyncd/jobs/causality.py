@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 from timesyncd.jobs.arrivals import DEVICE_ERROR_NS, READING_GRANULARITY_NS, Arrival, Sync, half_widths, step_ns
@@ -21,6 +22,9 @@ MIN_COUNTERPARTS = 2
 
 #: Ranks that seem apart by one part in so many of a step, or more, may have marked different steps.
 _STEP_PART = 2
+
+#: At most one step in so many is in common again once the steps of the ranks are apart.
+_COMMON_PART = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,52 @@ def suspect(syncs: Sequence[Sync], nodes: Mapping[int, str]) -> Suspicion | None
     named = _suspects(violated_pairs.keys(), len(set(nodes.values())))
     steps = len(set().union(*violated_pairs.values()))
     return Suspicion(named, steps, excess_ns) if named and steps >= MIN_STEPS else None
+
+
+@dataclass(frozen=True, slots=True)
+class StepsApart:
+    """
+    Since the step with the key `since` the marks of one step are a step or more apart, as where a rank leaves out an
+    update or repeats one: in `part` of the steps. `ranks`: those whose steps are not those of most ranks; empty: unknown.
+    """
+
+    since: int
+    part: float
+    ranks: tuple[int, ...]
+
+
+def steps_apart(syncs: Sequence[Sync]) -> StepsApart | None:
+    """In these synchronizations, which all ranks have. None: the steps are in common, or are again."""
+    length_ns = step_ns(syncs)
+    steps = [
+        [each for each in step if each.kind in NEEDS_ALL_RANKS and each.comparison is not None]
+        for _, step in groupby(syncs, key=lambda sync: sync.step)
+    ]
+    steps = [step for step in steps if step]
+    apart = [at for at, step in enumerate(steps) if all(_is_a_step_apart(each, length_ns or 0) for each in step)]
+    for number, at in enumerate(apart):
+        rest, common = len(steps) - at, len(steps) - at - (len(apart) - number)
+        if rest >= MIN_STEPS and common * _COMMON_PART <= rest:
+            return StepsApart(steps[at][0].step, rest / len(steps), _ranks_apart(steps[apart[-1]][0]))
+    return None
+
+
+def _is_a_step_apart(sync: Sync, length_ns: int) -> bool:
+    return _is_violated(sync) and sync.comparison is not None and sync.comparison.skew_ns * _STEP_PART >= length_ns
+
+
+def _ranks_apart(sync: Sync) -> tuple[int, ...]:
+    """The ranks that were not inside together with most of the ranks; empty: most were not inside together."""
+    together: list[list[int]] = []
+    left_ns = None
+    for rank, arrival in sorted(sync.arrivals.items(), key=lambda each: each[1].arrival_ns):
+        if left_ns is None or arrival.arrival_ns > left_ns:
+            together.append([])
+            left_ns = arrival.end_ns
+        together[-1].append(rank)
+        left_ns = min(left_ns, arrival.end_ns)
+    most = max(together, key=len)
+    return tuple(sorted(sync.arrivals.keys() - set(most))) if 2 * len(most) > len(sync.arrivals) else ()
 
 
 def did_not_wait(sync: Sync) -> bool:

@@ -58,7 +58,7 @@ def slow_spans(own: OwnTimes) -> list[SlowSpan]:
 def rare_own_waits(own: OwnTimes) -> RareWaits | None:
     """
     The few steps that hold most of what half of the ranks waited for the rank that took longest beyond its like, of
-    the steps in which all ranks have their usual synchronizations. None: there are no such steps.
+    the steps in which ranks with the same work have the same synchronizations. None: there are no such steps.
     """
     excess_ns = _excess_ns(own)
     if not excess_ns:
@@ -94,15 +94,16 @@ def _is_shared(rank: int, excess_ns: Mapping[int, int], own: OwnTimes) -> bool:
 def _excess_ns(own: OwnTimes) -> dict[int, dict[int, int]]:
     """
     By rank and step, how much longer than its like the rank takes. A rank without its like is compared with its own
-    usual step.
+    usual step, so only where that has the usual synchronizations.
     """
     found: dict[int, dict[int, int]] = {}
     for of in own.classes:
-        usual_ns = {key: lower_median([step.own_ns[-1] for step in ranks.values()]) for key, ranks in of.alike}
+        steps = of.alike if len(of.ranks) < 2 else of.same
+        usual_ns = {key: lower_median([step.own_ns[-1] for step in ranks.values()]) for key, ranks in steps}
         if len(of.ranks) < 2 and usual_ns:
             usual_ns = dict.fromkeys(usual_ns, lower_median(list(usual_ns.values())))
         for rank in of.ranks if usual_ns else ():
-            found[rank] = {key: ranks[rank].own_ns[-1] - usual_ns[key] for key, ranks in of.alike}
+            found[rank] = {key: ranks[rank].own_ns[-1] - usual_ns[key] for key, ranks in steps}
     return found
 
 

@@ -72,14 +72,19 @@ class Withheld:
 
 @dataclass(frozen=True)
 class WorkClass:
-    """Ranks that do the same work. `alike`: by key the steps in which all have their usual synchronizations, by rank."""
+    """
+    Ranks that do the same work. By key, the steps of all of them, by rank. `same`: all have the same synchronizations.
+    `alike`: these are the usual ones, so that a rank compares with itself in another step too.
+    """
 
     ranks: tuple[int, ...]
     alike: Sequence[tuple[int, Mapping[int, OwnStep]]]
+    same: Sequence[tuple[int, Mapping[int, OwnStep]]]
 
     def between(self, first: int, last: int) -> WorkClass:
         """With the steps from one key to another one alone."""
-        return WorkClass(self.ranks, [each for each in self.alike if first <= each[0] <= last])
+        alike, same = ([each for each in steps if first <= each[0] <= last] for steps in (self.alike, self.same))
+        return WorkClass(self.ranks, alike, same)
 
 
 @dataclass(frozen=True)
@@ -109,10 +114,7 @@ def own_times(recording: Recording) -> OwnTimes:
     """Of all steps of which a rank has a mark."""
     steps = {rank: dict(_rank_steps(recording, rank)) for rank in range(recording.world_size)}
     costs = [_cost(key, {rank: own[key] for rank, own in steps.items() if key in own}) for key in recording.step_keys]
-    classes = [
-        WorkClass(tuple(ranks), _alike({rank: steps[rank] for rank in ranks}))
-        for ranks in _classes(steps, _stages(recording))
-    ]
+    classes = [_work_class({rank: steps[rank] for rank in ranks}) for ranks in _classes(steps, _stages(recording))]
     slow: list[SlowRank] = []
     may_be_chance, compared = False, 0
     for each in classes:
@@ -260,12 +262,13 @@ def _usual(steps: Iterable[OwnStep]) -> _Program:
     return Counter(map(_program, steps)).most_common(1)[0][0]
 
 
-def _alike(steps: Mapping[int, Mapping[int, OwnStep]]) -> list[tuple[int, dict[int, OwnStep]]]:
-    """The steps in which all these ranks have their usual synchronizations."""
+def _work_class(steps: Mapping[int, Mapping[int, OwnStep]]) -> WorkClass:
     program = _usual(next(iter(steps.values())).values())
     common = set.intersection(*(set(own) for own in steps.values()))
     found = [(key, {rank: own[key] for rank, own in steps.items()}) for key in sorted(common)]
-    return [(key, ranks) for key, ranks in found if all(_program(step) == program for step in ranks.values())]
+    same = [(key, ranks) for key, ranks in found if len(set(map(_program, ranks.values()))) == 1]
+    alike = [(key, ranks) for key, ranks in same if _program(next(iter(ranks.values()))) == program]
+    return WorkClass(tuple(steps), alike, same)
 
 
 # ---- lateness

@@ -16,7 +16,7 @@ from timesyncd.ipc.job_datagram import Trait, kind_text, kinds_with
 from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs import collective_ends
 from timesyncd.jobs.arrivals import Comparison, Sync, step_ns, widest_skew_sync
-from timesyncd.jobs.causality import Suspicion, did_not_wait, suspect
+from timesyncd.jobs.causality import StepsApart, Suspicion, did_not_wait, steps_apart, suspect
 from timesyncd.jobs.exposed import waited_ns
 from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS, independent_part, independent_steps, is_persistent
 from timesyncd.jobs.own_lateness import with_own_lateness
@@ -74,7 +74,8 @@ class Attribution:
     +-`clock_bound_ns`, the median over the window: a bound by clocks, a statistical uncertainty by ends. `trusted`: the
     skew exceeds it. `stragglers`: the worst first. `unwaited` synchronizations were no wait for all ranks, as their
     times show; they are not compared. `may_be_chance`: a rank that is not among the stragglers seems late, but lateness
-    that only lasts for many steps looks the same in so few.
+    that only lasts for many steps looks the same in so few. `apart`: the ranks' steps are, and where that is half of
+    them or more, none compares.
     """
 
     method: Method | None
@@ -87,6 +88,7 @@ class Attribution:
     syncs: Sequence[Sync]
     unwaited: int = 0
     may_be_chance: bool = False
+    apart: StepsApart | None = None
 
 
 def position_text(position: StepPosition, module_bytes: int = 0) -> str:
@@ -103,8 +105,11 @@ def attribute(syncs: Sequence[Sync], nodes: Mapping[int, str], world_size: int =
     only those clocks are suspected.
     """
     whole = _whole(syncs, world_size)
-    by_clocks = _ComparedSyncs(_waited(whole))
-    method, compared_syncs = _by_best_method(by_clocks)
+    apart = steps_apart(whole)
+    if apart is not None and 2 * apart.part >= 1:
+        method, compared_syncs = None, _ComparedSyncs([replace(sync, comparison=None) for sync in whole])
+    else:
+        method, compared_syncs = _by_best_method(_ComparedSyncs(_waited(whole)))
     stragglers, may_be_chance = _stragglers(compared_syncs)
     return Attribution(
         method=method,
@@ -117,6 +122,7 @@ def attribute(syncs: Sequence[Sync], nodes: Mapping[int, str], world_size: int =
         syncs=compared_syncs.syncs,
         unwaited=sum(map(did_not_wait, whole)),
         may_be_chance=may_be_chance,
+        apart=apart,
     )
 
 

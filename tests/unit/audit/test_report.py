@@ -299,6 +299,51 @@ def test_the_headline_names_no_rank_that_is_not_late() -> None:
         assert "waiting for one another at bucket 0" in found.headline
 
 
+def test_where_the_waits_are_for_one_rank_it_is_no_waiting_for_one_another() -> None:
+    """Rank 1 is late in every other spell of 20 steps: not persistently, and no other rank is waited for."""
+    slow = late(1, 40 * MS, noisy())
+    computing = noisy()
+    found = report_of(job(200, 3, lambda rank, step: (slow if step // 20 % 2 else computing)(rank, step), (MS,)))
+
+    assert found.stragglers == []
+    assert " waiting for rank 1 at bucket 0; no rank is persistently late." in found.headline
+
+
+def skipped(recording: Recording, rank: int, since: int) -> Recording:
+    """The rank left out the update of the step before: what it marks in a step is what the others mark in the next one."""
+    following = {(sync.step, sync.sync): sync.arrivals[rank] for sync in recording.syncs}
+    syncs = []
+    for sync in recording.syncs:
+        arrivals = dict(sync.arrivals)
+        if sync.step >= since and (sync.step + 1, sync.sync) in following:
+            arrivals[rank] = following[sync.step + 1, sync.sync]
+        syncs.append(replace(sync, arrivals=arrivals, comparison=compare(arrivals)))
+    return replace(recording, syncs=syncs)
+
+
+def test_where_the_ranks_steps_are_apart_it_is_unknown_which_is_late() -> None:
+    """A rank that leaves out an update is a step behind from there on: the few steps before show nothing of the rest."""
+    found = report_of(skipped(job(120, 3, late(2, 40 * MS, noisy())), 1, since=30))
+
+    assert (found.stragglers, found.remedies, found.rare) == ([], [], None)
+    assert found.headline.endswith(
+        "which rank is late is unknown: since step 30 rank 1 is one or more steps apart from the others."
+    )
+
+
+def test_where_few_steps_are_apart_the_others_are_assessed() -> None:
+    """The shares are of those steps alone, and a note says so."""
+    found = report_of(skipped(job(120, 3, late(2, 40 * MS, noisy())), 1, since=90))
+
+    assert [(each.rank, each.verdict) for each in found.stragglers] == [(2, "straggler")]
+    assert found.stragglers[0].exposed_ns == pytest.approx(89 * 40 * MS, rel=0.1)
+    assert found.steps == 90
+    assert (
+        "Since step 90 rank 1 is one or more steps apart from the others, so only the steps before that one are assessed."
+        in found.notes
+    )
+
+
 def test_the_terminal_and_the_page_show_the_notes(tmp_path: Path) -> None:
     """What limits the figures is in both, and the best remedy has its assumption."""
     found = write(replace(job(50, computing=late(1)), notes=("A note of the recording.",)), tmp_path)
@@ -370,7 +415,7 @@ def test_marks_that_are_a_step_apart_give_no_straggler() -> None:
     found = report_of(replace(whole, syncs=apart))
 
     assert (found.stragglers, found.method) == ([], None)
-    assert found.headline.endswith("the ranks' times are not comparable, so no straggler can be named.")
+    assert found.headline.endswith("is unknown: since step 1 the ranks' steps are one or more apart.")
     assert any(note.startswith("118 synchronizations did not make all ranks wait") for note in found.notes)
     assert not any("clocks are not comparable" in note for note in found.notes)
 

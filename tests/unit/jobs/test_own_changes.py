@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from mesh_lab import MS, Mesh, pipelines, pipelines_by_step, two_by_two, two_by_two_by_step
+from mesh_lab import MS, Mesh, groups_of, pipelines, pipelines_by_step, two_by_two, two_by_two_by_step
 
 from timesyncd.audit.build import report
 from timesyncd.audit.measured import measured
 from timesyncd.audit.report import AuditReport
+from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.own_changes import rare_own_waits, slow_spans
 from timesyncd.jobs.own_time import own_times
 
@@ -142,3 +143,38 @@ def test_a_rank_that_is_slow_throughout_has_no_span() -> None:
 
         assert len(seen.stragglers) == 1
         assert (seen.late_spans, seen.rare) == ([], None)
+
+
+def checkpointing(late_ms: float, barrier_of: int, steps: int = 120) -> Mesh:
+    """DP x TP; every 20 steps rank 0 writes a checkpoint, and the first `barrier_of` ranks meet behind it."""
+    mesh, tp, whole = Mesh(4), groups_of("tp", (0, 1), (2, 3)), groups_of("all", tuple(range(barrier_of)))
+    dp = groups_of("dp", (0, 2), (1, 3))
+    for step in range(steps):
+        for rank in range(4):
+            mesh.compute(rank, 15)
+        if step % 20 == 19:
+            mesh.compute(0, late_ms)
+            mesh.meet(step, whole[0], Kind.BARRIER)
+        for group in (*tp, *dp):
+            mesh.meet(step, group)
+        mesh.end_step(step)
+    return mesh
+
+
+def test_a_checkpoint_that_all_ranks_wait_for_at_a_barrier_is_a_rare_cause() -> None:
+    """The barrier makes these steps unlike the usual ones, and the ranks still do the same in them."""
+    rare = found(checkpointing(600, barrier_of=4)).rare
+
+    assert rare is not None
+    assert (rare.rank, rare.count, rare.every) == (0, 6, 20)
+    assert rare.wait_ns == pytest.approx(600 * MS, rel=0.05)
+
+
+def test_where_the_steps_that_wait_do_not_compare_no_rank_counts_as_timely() -> None:
+    """Two of the ranks with the same work call a barrier that the others do not: then they may have had more to do."""
+    seen = found(checkpointing(600, barrier_of=2))
+
+    assert (seen.rare, seen.stragglers) == (None, [])
+    assert seen.headline.endswith(
+        "which rank is late is unknown: ranks with the same work call different synchronizations in the steps that hold most of the waiting."
+    )
