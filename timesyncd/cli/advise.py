@@ -49,10 +49,11 @@ def run(args: Namespace) -> int:
 
 
 def _recording(args: Namespace) -> Recording:
-    """What exists as a file or a folder is a recording."""
+    """What exists as a file or a folder is a recording, and so is what ends as a folder's path does."""
     from timesyncd.jobs.recording_files import load, recording_of
 
-    return load(Path(args.job)) if os.path.exists(args.job) else recording_of(job_url(args), args.job)
+    is_path = args.job.endswith(os.sep) or os.path.exists(args.job)
+    return load(Path(args.job)) if is_path else recording_of(job_url(args), args.job)
 
 
 def lines(found: JobAdvice) -> list[str]:

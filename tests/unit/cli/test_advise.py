@@ -57,6 +57,12 @@ def test_a_broken_recording_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.startswith("timesyncd: ")
 
 
+def test_a_folder_that_is_missing_is_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path that ends as a folder's does is looked for on this machine alone."""
+    assert main(["advise", f"{tmp_path}/nosuch/"]) == 2
+    assert capsys.readouterr().err.startswith(f"timesyncd: {tmp_path}/nosuch: no such file or folder")
+
+
 def test_the_committed_schema_is_exported(slow: str, capsys: pytest.CaptureFixture[str]) -> None:
     """schemas/job_advice.json equals what `make schemas` would write now, and the output fits it."""
     text = files("timesyncd.schemas").joinpath("job_advice.json").read_text()
