@@ -286,6 +286,19 @@ def test_the_most_urgent_is_last() -> None:
     assert groups.index("sources") < groups.index("store") < groups.index("machine")
 
 
+def test_what_is_typed_or_looked_up_is_never_cut() -> None:
+    """A command is one whole line also on a narrow terminal, and a finding's name is whole."""
+    gm = finding("grandmaster-few-satellites", "a-grandmaster-of-a-long-name")
+    path = Path("/a-folder/of-a-configuration/that-is-not-the-default-one/timesyncd.toml")
+    found = checks(replace(WELL, daemon=replace(DAEMON, findings=(gm,)), config=replace(config(), path=path)))
+    console = Console(file=StringIO(), record=True, width=60, highlight=False)
+    console.print(Group(*report(found)), crop=False)
+    text = console.export_text()
+
+    assert f"  timesyncd status {gm.subject} --config {path}\n" in text
+    assert gm.id in text
+
+
 def test_text_off_the_wire_is_text() -> None:
     """Control characters and markup in a finding are printed as text."""
     nasty = "\x1b[2J[red]x"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_config_argument, add_url_argument
@@ -40,7 +41,7 @@ def run(args: Namespace) -> int:
         to_do = sum(result.state == "to_do" for result in results)
         print(json.dumps({"to_do": to_do, "checks": [asdict(result) for result in results]}))
     else:
-        Console(highlight=False).print(Group(*report(results)))
+        Console(highlight=False).print(Group(*report(results)), crop=False)
     return exit_status(results)
 
 
@@ -55,30 +56,49 @@ def report(results: list[CheckResult]) -> list[RenderableType]:
         groups.setdefault(result.group, []).append(result)
     parts: list[RenderableType] = []
     for name, members in sorted(groups.items(), key=lambda item: max(RANKS[each.rank] for each in item[1])):
-        parts += [Text(name, "bold"), _table(sorted(members, key=lambda each: RANKS[each.rank]))]
+        parts += [Text(name, "bold"), *_lines(sorted(members, key=lambda each: RANKS[each.rank]))]
     return [*parts, Text(), _summary(results)]
 
 
 _STATE_TEXTS: dict[State, str] = {"ok": "ok", "to_do": "TO DO", "not_checked": "not checked"}
 
 
-def _table(results: list[CheckResult]) -> RenderableType:
+#: A check's name stays whole up to the longest id of a finding, and wraps beyond it.
+_NAME_WIDTHS = (16, 28)
+
+
+def _lines(results: list[CheckResult]) -> Iterator[RenderableType]:
+    """A command is a line that is neither cut nor wrapped, so that it can be copied."""
+    from rich.text import Text
+
+    from timesyncd.cli.render import plain_text
+
+    shortest, longest = _NAME_WIDTHS
+    width = min(longest, max(shortest, *(len(each.check) for each in results)))
+    for result in results:
+        yield _table(result, width)
+        if result.state == "to_do":
+            do = Text.assemble(" " * 18, f"{'do':<{width}}  ", plain_text(result.command), style="bold")
+            do.no_wrap, do.overflow = True, "ignore"
+            yield do
+
+
+def _table(result: CheckResult, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
     from timesyncd.cli.render import SEVERITIES, plain_text
 
+    style = SEVERITIES[result.severity] if result.state == "to_do" else "" if result.state == "ok" else "dim"
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, width=16)
-    table.add_column(no_wrap=True, width=16, overflow="ellipsis")
-    for result in results:
-        style = SEVERITIES[result.severity] if result.state == "to_do" else "" if result.state == "ok" else "dim"
-        table.add_row(
-            Text(f"  {_STATE_TEXTS[result.state]}", style), plain_text(result.check), plain_text(result.what, style)
-        )
-        if result.state == "to_do":
-            table.add_row("", "", plain_text(result.why, "dim"))
-            table.add_row("", Text("do", "bold"), plain_text(result.command, "bold"))
+    table.add_column(width=width, overflow="fold")
+    table.add_column(overflow="fold")
+    table.add_row(
+        Text(f"  {_STATE_TEXTS[result.state]}", style), plain_text(result.check), plain_text(result.what, style)
+    )
+    if result.state == "to_do":
+        table.add_row("", "", plain_text(result.why, "dim"))
     return table
 
 
