@@ -26,6 +26,7 @@ from timesyncd.cli._top_data import (
     banner,
     counted,
     finding_lines,
+    fitted,
     rows,
     story_lines,
     summary,
@@ -35,6 +36,8 @@ from timesyncd.cli._top_detail import DetailScreen, JobScreen
 from timesyncd.errors import SourceError
 
 EVERY_S = 1.0
+
+SCROLLBAR_WIDTH = 2
 
 
 class RowTable(DataTable[Any]):
@@ -51,7 +54,7 @@ class TopApp(App[None]):
     CSS = """
     #banner { height: auto; padding: 0 1; text-style: bold; }
     #story { height: auto; padding: 0 1; color: $accent; }
-    #findings { height: auto; max-height: 20%; padding: 0 1; }
+    #findings { height: auto; padding: 0 1; }
     #filter { display: none; }
     #filter.open { display: block; }
     #counted { height: auto; padding: 0 1; color: $text-muted; }
@@ -163,7 +166,8 @@ class TopApp(App[None]):
             self._refresh_view(view)
         first = self.screen_stack[0]
         first.query_one("#story", Static).update(Group(*story_lines(self._round)))
-        first.query_one("#findings", Static).update(Group(*finding_lines(self._round)))
+        findings = finding_lines(self._round, self.size.width - 2, self.size.height // 5)
+        first.query_one("#findings", Static).update(Group(*findings))
         first.query_one("#summary", Static).update(summary(self._round, self._rows))
 
     def _refresh_view(self, view: View) -> None:
@@ -171,7 +175,7 @@ class TopApp(App[None]):
         table = self._table(view)
         before = self._shown[view]
         matching = visible(self._rows[view], self._sort[view], self._descending[view], self._filter)
-        shown = self._shown[view] = matching[:MOST_ROWS]
+        shown = self._shown[view] = fitted(matching[:MOST_ROWS], TITLES[view], self.size.width - SCROLLBAR_WIDTH)
         if view == self.view:
             self.screen_stack[0].query_one("#counted", Static).update(counted(len(shown), len(matching)))
         if [row.name for row in before] == [row.name for row in shown]:
@@ -192,6 +196,9 @@ class TopApp(App[None]):
         self._table(view).focus()
 
     def on_tabbed_content_tab_activated(self) -> None:
+        self._refresh()
+
+    def on_resize(self) -> None:
         self._refresh()
 
     def action_sort(self) -> None:

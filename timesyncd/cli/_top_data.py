@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -115,6 +116,27 @@ def visible(all_rows: Sequence[ViewRow], column: int | None, descending: bool, p
     if column is None:
         return matching
     return sorted(matching, key=lambda row: row.values[column], reverse=descending)
+
+
+#: Blanks of a column beside its cells.
+_PADDING = 2
+
+
+def fitted(found: Sequence[ViewRow], titles: Sequence[str], width: int) -> list[ViewRow]:
+    """The rows with their widest cells cut, and marked as cut, so that every column is on a screen of this width."""
+    widths = [max(map(len, column)) for column in zip(titles, *(row.cells for row in found), strict=True)]
+    while (excess := sum(widths) + _PADDING * len(widths) - width) > 0:
+        at = max(range(len(widths)), key=lambda column: widths[column] - len(titles[column]))
+        if widths[at] == len(titles[at]):
+            break
+        widths[at] = max(len(titles[at]), widths[at] - excess)
+    return [replace(row, cells=tuple(map(_cut, row.cells, widths))) for row in found]
+
+
+def _cut(cell: Text, width: int) -> Text:
+    found = cell.copy()
+    found.truncate(width, overflow="ellipsis")
+    return found
 
 
 def _places(round: Round) -> list[ViewRow]:
@@ -239,13 +261,21 @@ def staleness(as_of: str, age_s: float | None, error: str) -> tuple[str, bool]:
     return f"as of {as_of}", False
 
 
-def finding_lines(round: Round, most: int = 3) -> list[Text]:
-    """The most severe active findings, each with its chain of causes or its evidence, and its remedy; both wrap."""
-    lines = []
+def finding_lines(round: Round, width: int, height: int, most: int = 3) -> list[Text]:
+    """
+    The most severe active findings, each with its chain of causes or its evidence, and its remedy; both wrap. The first in any
+    case, and those after it that fit whole.
+    """
+    lines: list[Text] = []
     for finding in round.overview.findings[:most]:
         what = " -> ".join(step.text for step in finding.chain) or finding.evidence
-        lines.append(plain_text(f"{finding.id} {finding.subject}: {what}", SEVERITIES[finding.severity]))
-        lines.append(plain_text(f"  {finding.remedy}", "dim"))
+        more = [
+            plain_text(f"{finding.id} {finding.subject}: {what}", SEVERITIES[finding.severity]),
+            plain_text(f"  {finding.remedy}", "dim"),
+        ]
+        if lines and sum(len(wrap(line.plain, width)) for line in (*lines, *more)) > height:
+            break
+        lines += more
     return lines
 
 

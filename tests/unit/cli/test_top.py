@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from fake_view import FakeView, as_json
 from rich.console import Console, RenderableType
+from rich.text import Text
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent
 
 from timesyncd.cli import top
@@ -25,9 +26,11 @@ from timesyncd.cli._top_data import (
     DaemonFeed,
     Round,
     View,
+    ViewRow,
     banner,
     chain_lines,
     finding_lines,
+    fitted,
     rows,
     story_lines,
     truth_text,
@@ -326,6 +329,42 @@ def test_the_chain_leads_from_gnss_to_the_slow_rank() -> None:
     assert lines(reachable=False, gnss_state=None)[1].startswith("GNSS not known -> gm-1 not reachable -> ")
 
 
+def test_a_finding_is_shown_whole_or_not_at_all() -> None:
+    """The first in any case: what is cut of its remedy cannot be done."""
+    overview = FakeView().overview()
+    finding = overview.findings[0].model_copy(update={"remedy": "check the antenna's cable " * 20})
+    reply = replace(a_round(), overview=overview.model_copy(update={"findings": [finding] * 3}))
+
+    assert [len(finding_lines(reply, 78, height)) for height in (1, 24, 100)] == [2, 4, 6]
+
+
+async def test_what_a_screen_of_80_columns_cuts_is_marked() -> None:
+    """No column is beyond the edge, and the findings keep their last line."""
+    overview = FakeView().overview()
+    finding = overview.findings[0].model_copy(update={"remedy": f"{'check the antenna ' * 20}and the sky"})
+    app = TopApp(FakeFeed(replace(a_round(), overview=overview.model_copy(update={"findings": [finding]}))))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: bool(names(app)))
+        await pilot.press("3")
+        await until(pilot, lambda: table(app, "jobs").row_count == 1)
+        screen = ["".join(part.text for part in strip) for strip in app.screen._compositor.render_strips()]
+
+    assert any("llama-pretrain #1" in line and line.rstrip().endswith("…") for line in screen)
+    assert "and the sky" in " ".join(" ".join(screen).split())
+
+
+def test_the_widest_column_gives_way() -> None:
+    """Down to its title, and then the next one; what fits is as it was."""
+    row = ViewRow("gm", (Text("a-name-of-20-letters"), Text("ten-letter")), ())
+
+    assert [cell.plain for cell in fitted([row], ("name", "followers"), 34)[0].cells] == [
+        row.cells[0].plain,
+        "ten-letter",
+    ]
+    assert [cell.plain for cell in fitted([row], ("name", "followers"), 26)[0].cells] == ["a-name-of-2…", "ten-letter"]
+    assert [cell.plain for cell in fitted([row], ("name", "followers"), 5)[0].cells] == ["a-n…", "ten-lett…"]
+
+
 def test_a_finding_shows_its_chain() -> None:
     """From the root cause to what suffers, and the evidence where there is no chain."""
     overview = FakeView().overview()
@@ -334,8 +373,8 @@ def test_a_finding_shows_its_chain() -> None:
     with_chain = overview.model_copy(update={"findings": [finding.model_copy(update={"chain": steps})]})
     without = overview.model_copy(update={"findings": [finding.model_copy(update={"chain": []})]})
 
-    assert "antenna open -> gm-1 holdover -> job train" in finding_lines(Round(with_chain, fleet_map()))[0].plain
-    assert finding.evidence in finding_lines(Round(without, fleet_map()))[0].plain
+    assert "antenna open -> gm-1 holdover -> job train" in finding_lines(Round(with_chain, fleet_map()), 98, 6)[0].plain
+    assert finding.evidence in finding_lines(Round(without, fleet_map()), 98, 6)[0].plain
 
 
 async def test_a_simulation_is_labelled() -> None:
