@@ -370,7 +370,7 @@ def findings_section(rows: Sequence[list[Text]]) -> list[RenderableType]:
         count += 1
         line = Text("  ").join([subject, id, what])
         line.no_wrap, line.overflow = True, "ellipsis"
-        lines += [line, Padding(remedy, (0, 0, 0, 2))]
+        lines += [line, Padding(remedy, (0, 0, 0, 2), expand=False)]
     if len(rows) == count:
         return [Text("findings", "dim"), *lines]
     others = Text(", ").join(Text(" ").join([subject, id]) for subject, id, *_ in rows[count:])

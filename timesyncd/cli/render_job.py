@@ -19,11 +19,11 @@ def percent(ratio: float | None) -> str:
 
 
 def job_line(job: JobState) -> str:
-    """Synchronization overhead, straggler, and agreement of the clocks."""
+    """Agreement of the clocks, synchronization overhead and straggler; the terminal cuts the line, so what is long is last."""
     where = next((f" at {each.where}" for each in job.stragglers if each.rank == job.straggler_rank), "")
     straggler = "no straggler" if job.straggler_rank is None else f"straggler: rank {job.straggler_rank}{where}"
-    why = f": {job.alignment_reason}" if job.alignment_ns is None else ""
-    return f"sync overhead {percent(job.sync_overhead)}, {straggler}, clocks {agreement(job)}{why}"
+    costs, clocks = f"sync overhead {percent(job.sync_overhead)}, {straggler}", f"clocks {agreement(job)}"
+    return f"{costs}, {clocks}: {job.alignment_reason}" if job.alignment_ns is None else f"{clocks}, {costs}"
 
 
 def agreement(job: JobState) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 #: So many names are offered in place of an unknown one.
 NEAREST = 3
+
+#: The columns of what is no terminal: no line there is cut or wrapped.
+UNCUT = 10_000
 
 EXAMPLES = (
     "timesyncd status",
@@ -170,4 +174,4 @@ def _show(answer: dict[str, Any], as_json: bool, parts: list[RenderableType]) ->
     if as_json:
         print(json.dumps(answer))
     else:
-        Console(highlight=False).print(Group(*parts))
+        Console(highlight=False, width=None if sys.stdout.isatty() else UNCUT).print(Group(*parts))

@@ -470,9 +470,9 @@ def test_a_node_shows_its_grandmaster_s_state() -> None:
 
 
 def test_a_job_is_one_line() -> None:
-    """The line has the overhead, the straggler and the agreement of the clocks."""
+    """The line has the agreement of the clocks, the overhead, and the straggler, whose place may be cut."""
     assert shown(answer(jobs=[job()]))[-1] == (
-        "train  sync overhead 34.1%, straggler: rank 1, clocks agree within 612 us"
+        "train  clocks agree within 612 us, sync overhead 34.1%, straggler: rank 1"
     )
 
 

@@ -259,6 +259,23 @@ def test_every_fact_of_a_job_is_printed(
         assert line in lines
 
 
+def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who searches them finds what a terminal of 80 columns has no room for."""
+    reason = "the clocks of " + ", ".join(f"node-{number}" for number in range(40)) + " are UNKNOWN"
+    own = node().model_dump(mode="json")
+    jobs = [RECORDED["jobs"][0] | {"alignment_ns": None, "alignment_reason": reason}]
+    found = [RECORDED["findings"][0] | {"evidence": reason, "remedy": reason, "chain": [], "until_realtime_ns": None}]
+    answer = {"node": own, "nodes": [own], "grandmasters": [], "jobs": jobs, "findings": found}
+    monkeypatch.setattr(api, "fetch_all", lambda url: answer)
+    parser = ArgumentParser()
+    status.add_arguments(parser)
+    status.run(parser.parse_args(["--url", "http://127.0.0.1:1/"]))
+    lines = capsys.readouterr().out.splitlines()
+
+    assert sum(line.endswith(reason) for line in lines) == 3
+    assert max(map(len, lines)) < 1_000
+
+
 def test_a_job_of_an_older_hub(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Missing fields are "not provided"; without a straggler the exit status is 0."""
     new = {field for field, info in JobState.model_fields.items() if not info.is_required()}
