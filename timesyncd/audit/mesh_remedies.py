@@ -31,7 +31,9 @@ MAX_REPLAYED_MARKS = 40_000
 MAX_MISFIT = 0.1
 
 _NEEDS_ITS_GROUPS = "a step of a mesh exchanges activations or parts of the parameters, so it cannot do without"
-_NO_PAUSE = "no pause is longer than usual, so there is nothing to {}"
+_NO_PAUSE = (
+    "no pause is longer than usual in the replayed steps, the newest with the usual synchronizations, so there is {}"
+)
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ def _without(found: MeshReplay, pauses: Sequence[tuple[int, int, int]]) -> list[
 
 def _no_pauses(found: MeshReplay, late: Collection[int]) -> _Changed:
     pauses = _pauses(found)
-    return _without(found, pauses) if pauses else _NO_PAUSE.format("remove")
+    return _without(found, pauses) if pauses else _NO_PAUSE.format("nothing to remove")
 
 
 def _pauses_together(found: MeshReplay, late: Collection[int]) -> _Changed:
@@ -250,7 +252,7 @@ def _pauses_together(found: MeshReplay, late: Collection[int]) -> _Changed:
     for step, rank, ns in pauses:
         by_rank[rank].append((ns, step))
     if len(by_rank) < 2:
-        return "only one rank pauses" if by_rank else _NO_PAUSE.format("synchronize")
+        return "only one rank pauses" if by_rank else _NO_PAUSE.format("nothing to synchronize")
     durations = _without(found, pauses)
     in_order = [[(ns, step, rank) for ns, step in sorted(own, reverse=True)] for rank, own in by_rank.items()]
     for together in zip_longest(*in_order):
@@ -278,7 +280,7 @@ def _phase_shift(found: MeshReplay, late: Collection[int]) -> _Changed:
 
 def _slack_used(found: MeshReplay, late: Collection[int]) -> _Changed:
     if not _pauses(found):
-        return "no pause is longer than usual, so there is no work to move into the waits"
+        return _NO_PAUSE.format("no work to move into the waits")
     return "which wait of a group a pause could move into is not known"
 
 
