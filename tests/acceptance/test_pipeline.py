@@ -162,7 +162,7 @@ def test_status_asks_the_daemon(lab: Lab) -> None:
     assert (screen.returncode, screen.stderr, answer.returncode, answer.stderr) == (0, "", 0, "")
     assert screen.stdout.startswith("node-a")
     assert re.search(r"^node-b +SYNCHRONIZED ", screen.stdout, re.MULTILINE)
-    assert re.search(r"^lab .* straggler: rank 1 ", screen.stdout, re.MULTILINE)
+    assert re.search(r"^lab .* straggler: rank 1\b", screen.stdout, re.MULTILINE)
     assert json.loads(answer.stdout)["node"]["status"] == "SYNCHRONIZED"
 
 
