@@ -222,6 +222,7 @@ def _stragglers(now: Measured) -> list[StragglerReport]:
             node=now.recording.nodes.get(found.rank, ""),
             last_share=found.last_share,
             lateness_p50_ns=found.lateness_p50_ns,
+            late_share=found.late_share,
             exposed_ns=found.exposed_ns,
             where=found.where,
             place=measured.place(now, found),

@@ -148,8 +148,13 @@ def step_label(key: int) -> str:
 
 
 def _late(worst: StragglerReport) -> str:
-    late = f"Rank {worst.rank} on {worst.node} is persistently late: {short_duration(worst.lateness_p50_ns)} {worst.place}."
+    late = f"Rank {worst.rank} on {worst.node} is persistently late: {short_duration(worst.lateness_p50_ns)}{late_share_text(worst)} {worst.place}."
     return late if worst.group is None else f"{late} {_waited_in(worst.group, worst.dimension, worst.rank)}"
+
+
+def late_share_text(late: StragglerReport) -> str:
+    """In which share of the steps it is late, where that is not in all."""
+    return f" in {percent(late.late_share, 0)} of the steps," if late.late_share < 1 else ""
 
 
 def _waited_in(group: Sequence[int], dimension: str | None, rank: int) -> str:

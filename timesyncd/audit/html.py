@@ -29,6 +29,7 @@ from timesyncd.audit.headline import (
     bucket_lines,
     cause_text,
     exposed_part_lines,
+    late_share_text,
     limit_text,
     percent,
     rare_text,
@@ -149,7 +150,7 @@ def summary(found: AuditReport, folder: Path) -> list[str]:
     lines = [found.headline]
     lines += [f"  {line}" for line in findings_lines(found) if line not in found.headline]
     lines += [
-        f"  rank {one.rank} on {one.node}: {short_duration(one.lateness_p50_ns)} late {one.place}, last in {percent(one.last_share, 0)} of the "
+        f"  rank {one.rank} on {one.node}: {short_duration(one.lateness_p50_ns)} late{late_share_text(one)} {one.place}, last in {percent(one.last_share, 0)} of the "
         f"steps; the others waited {short_duration(one.exposed_ns)} in total ({one.verdict})"
         for one in found.stragglers[:5]
     ]

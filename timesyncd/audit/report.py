@@ -67,7 +67,8 @@ class RankWait(Message):
 class StragglerReport(Message):
     """
     A persistently late rank: it was the last at `where` in `last_share` of the compared steps, `lateness_p50_ns` after
-    the median rank. The others waited `exposed_ns` for it over all steps (0: their compute hid its lateness).
+    the median rank in the median of `late_share` of the steps, and hardly late in the others. The others waited
+    `exposed_ns` for it over all steps (0: their compute hid its lateness).
 
     `place` says which work is late, as far as the marks separate it: "at bucket 1", "before bucket 0" (all that a rank
     does between two steps and up to its first synchronization), "in the update before bucket 0".
@@ -86,6 +87,7 @@ class StragglerReport(Message):
     verdict: Literal["straggler", "inconclusive"]
     group: list[Int64] | None = None
     dimension: str | None = None
+    late_share: Share = 1.0
 
 
 class RareReport(Message):

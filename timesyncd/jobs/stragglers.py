@@ -39,6 +39,9 @@ MIN_LATENESS_NS = 50_000
 #: least one in so many.
 MODULE_PART = 10
 
+#: A rank is late in some of the steps alone if at most one step in so many has a lateness between, and as many have none.
+_BETWEEN_PART = 10
+
 StepPosition = tuple[int, int]
 """(kind, number of synchronizations of this kind before it in the step)."""
 
@@ -55,6 +58,8 @@ class Straggler:
     at which its lateness grows most. `exposed_ns` is how much of its lateness the others spent only waiting, over the
     window; 0: all of it was hidden.
 
+    `late_share`: of the steps, those of which that median is; below 1 in the others it is hardly late.
+
     In `last_share` of the compared steps it surely arrived last there. `verdict` "inconclusive": it seems late, but
     within the clocks' error.
     """
@@ -65,6 +70,7 @@ class Straggler:
     exposed_ns: int
     where: str
     verdict: StragglerVerdict
+    late_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +257,20 @@ class _PositionHistory:
     def lateness_p50_ns(self, rank: int) -> int:
         return median([c.lateness_ns[rank] for c in self.compared if rank in c.lateness_ns]) or 0
 
+    def lateness_where_late(self, rank: int) -> tuple[int, float]:
+        """
+        The rank's median lateness of the steps in which it is late, and their share. All steps count, unless the lateness
+        is of two kinds: then their common median may be anything between.
+        """
+        values_ns = [c.lateness_ns[rank] for c in self.compared if rank in c.lateness_ns]
+        large_ns = percentile(values_ns, 90)
+        late_ns = [each for each in values_ns if 2 * each >= large_ns]
+        between = sum(large_ns < 4 * each < 3 * large_ns for each in values_ns)
+        hardly_late = len(values_ns) - len(late_ns)
+        if between * _BETWEEN_PART > len(values_ns) or hardly_late * _BETWEEN_PART < len(values_ns):
+            return self.lateness_p50_ns(rank), 1.0
+        return percentile(late_ns, 50), len(late_ns) / len(values_ns)
+
     def _has_level(self, rank: int) -> bool:
         """
         Whether the rank's lateness is no wander, tested once a rank: what wanders, the places of a step share. Of two
@@ -296,13 +316,15 @@ def _straggler(rank: int, histories: Sequence[_PositionHistory], exposed_ns: int
         grown_ns.setdefault(lateness_ns - max(0, before_ns), history)
         before_ns = lateness_ns
     where = grown_ns[max(grown_ns)]
+    lateness_ns, late_share = where.lateness_where_late(rank)
     return Straggler(
         rank=rank,
         last_share=where.last_share(rank),
-        lateness_p50_ns=where.lateness_p50_ns(rank),
+        lateness_p50_ns=lateness_ns,
         exposed_ns=exposed_ns,
         where=position_text(where.position, where.module_bytes),
         verdict="straggler" if sure else "inconclusive",
+        late_share=late_share,
     )
 
 

@@ -309,6 +309,18 @@ def test_where_the_waits_are_for_one_rank_it_is_no_waiting_for_one_another() -> 
     assert " waiting for rank 1 at bucket 0; no rank is persistently late." in found.headline
 
 
+def test_the_number_of_a_rank_that_is_late_in_every_other_step_fits_its_cost() -> None:
+    """Its lateness there, and the share of these steps, in the headline and in the terminal's line."""
+    usual, slow = noisy(), late(1, 40 * MS, noisy(2))
+    found = report_of(job(201, 3, lambda rank, step: (slow if step % 2 else usual)(rank, step), (MS,)))
+    (one,) = found.stragglers
+
+    assert one.late_share == 0.5
+    assert one.lateness_p50_ns == pytest.approx(40 * MS, rel=0.05)
+    assert f"late: {short_duration(one.lateness_p50_ns)} in 50 % of the steps, before bucket 0." in found.headline
+    assert " late in 50 % of the steps, before bucket 0, last in " in "".join(summary(found, Path()))
+
+
 def skipped(recording: Recording, rank: int, since: int) -> Recording:
     """The rank left out the update of the step before: what it marks in a step is what the others mark in the next one."""
     following = {(sync.step, sync.sync): sync.arrivals[rank] for sync in recording.syncs}

@@ -304,3 +304,27 @@ def test_buckets_that_are_made_again_are_no_other_module() -> None:
     (one,) = attribute([replace(syncs[0], arrivals=other), *syncs[1:]], {}).stragglers
 
     assert one.where == "bucket 0"
+
+
+def test_a_rank_that_is_late_in_every_other_step_is_late_by_what_it_is_there() -> None:
+    """The median of all steps lies anywhere between the two kinds of steps."""
+    chance = random.Random(1)
+    syncs = [
+        sync(step, 0, chance.randrange(MS), (0 if step % 2 else 60 * MS) + chance.randrange(MS, 2 * MS), 0)
+        for step in range(121)
+    ]
+    (one,) = attribute(syncs, {}).stragglers
+
+    assert one.rank == 1
+    assert one.late_share == pytest.approx(0.5, abs=0.01)
+    assert one.lateness_p50_ns == pytest.approx(61 * MS, abs=2 * MS)
+
+
+def test_a_lateness_that_only_varies_is_that_of_all_steps() -> None:
+    """Between its small and its large values are others."""
+    chance = random.Random(1)
+    syncs = [sync(step, 0, 0, chance.randrange(MS, 60 * MS), 0) for step in range(200)]
+    (one,) = attribute(syncs, {}).stragglers
+
+    assert one.late_share == 1.0
+    assert one.lateness_p50_ns == pytest.approx(30 * MS, abs=6 * MS)
