@@ -54,7 +54,12 @@ def test_ranks_agree_on_an_update_that_one_leaves_out(tmp_path: Path, world_size
             "step",
             "rank 1 left out an optimizer step in step 10: it waits for rank . in all_reduce",
         ),
-        ("bsp", LOCAL, "step", "rank 1 left out an optimizer step in step 10: by step"),
+        (
+            "bsp",
+            LOCAL,
+            "step",
+            "rank 1 left out an optimizer step in step 10, or ran a backward pass more than the others: by step",
+        ),
     ],
 )
 @pytest.mark.parametrize("world_size", [2, 4])

@@ -28,6 +28,7 @@ def test_a_hash_covers_the_order() -> None:
     assert replica_hash([torch.ones(2), torch.zeros(2)]) != replica_hash([torch.zeros(2), torch.ones(2)])
     assert replica_hash([torch.tensor([1.0, 2.0])]) != replica_hash([torch.tensor([2.0, 1.0])])
     assert replica_hash([torch.ones(3, dtype=torch.half)]) != replica_hash([torch.zeros(3, dtype=torch.half)])
+    assert replica_hash([torch.zeros(0, 3), torch.ones(1)]) == replica_hash([torch.zeros(0, 3), torch.ones(1)])
     square = torch.arange(4.0).view(2, 2)
     assert replica_hash([square.t()]) == replica_hash([square.t().contiguous()]) != replica_hash([square])
 

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import timesyncd.training
 from timesyncd.client import Job
 from timesyncd.client.torch.ddp import observe_buckets
+from timesyncd.errors import SyncError
 from timesyncd.training import near_ranks, synchronized
 from timesyncd.training.torch.averaging import Averaging
 
@@ -115,6 +116,95 @@ def test_an_optimizer_that_gets_a_closure_is_followed(job: Job, by_name: bool) -
             loss: Any = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
             assert float(loss.detach()) == pytest.approx(before * (step + 1))
     assert float(weight.detach()) == pytest.approx(before - (1 + 2 + 3 + 4) / 4)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("policy", ["local_sgd(h=3)", "bsp"])
+def test_a_closure_that_runs_several_times_makes_one_update(job: Job, policy: str) -> None:
+    """As LBFGS runs it, also in the steps whose rows are exchanged, and however often each rank runs it."""
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    optimizer = torch.optim.LBFGS(ddp.parameters(), lr=0.1, max_iter=3)
+    runs = 0
+
+    def closure() -> torch.Tensor:
+        nonlocal runs
+        runs += 1
+        optimizer.zero_grad()
+        loss: torch.Tensor = (ddp(torch.ones(1, 2)) - 3).square().sum()
+        torch.autograd.backward(loss)
+        return loss
+
+    with synchronized(job, ddp, optimizer, policy) as sync:
+        for _ in range(6):
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
+        assert (sync.step, sync._passes.count) == (6, 6)
+    assert runs > 6
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_closure_that_runs_several_times_cannot_accumulate(job: Job) -> None:
+    """Its gradients would be averaged in the first run alone."""
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    optimizer = torch.optim.LBFGS(ddp.parameters(), lr=0.1, max_iter=3)
+
+    def closure() -> torch.Tensor:
+        loss: torch.Tensor = (ddp(torch.ones(1, 2)) - 3).square().sum()
+        torch.autograd.backward(loss)
+        return loss
+
+    with (
+        pytest.raises(SyncError, match=r"several times for one update, and the policy accumulate\(k=1\) averages"),
+        synchronized(job, ddp, optimizer, "accumulate(k=1)"),
+    ):
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+
+
+def updated(ddp: DistributedDataParallel, *optimizers: torch.optim.Optimizer) -> None:
+    torch.autograd.backward(ddp(torch.ones(1, 2)).sum())
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_optimizer_that_replaces_the_policy_s_is_an_error(job: Job) -> None:
+    """The replicas would train apart. It is a warning where DDP averages the gradients, and nothing after the end."""
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    first, later = (torch.optim.SGD(ddp.parameters(), lr=0.1) for _ in range(2))
+    with synchronized(job, ddp, first, "bsp"):
+        updated(ddp, later)
+        updated(ddp, later)
+        with pytest.warns(UserWarning, match=r"another optimizer \(SGD\) updates"):
+            updated(ddp, later)
+    with synchronized(job, ddp, first, "local_sgd(h=4)"):
+        updated(ddp, first)
+        updated(ddp, later)
+        updated(ddp, later)
+        with pytest.raises(SyncError, match=r"rank 0, step 1: another optimizer \(SGD\) updates"):
+            updated(ddp, later)
+    for _ in range(4):
+        updated(ddp, later)
+
+
+@pytest.mark.usefixtures("alone")
+def test_optimizers_beside_the_policy_s_are_none_of_its_business(job: Job) -> None:
+    """One that alternates with it, one of other parameters, and one whose steps are within its own."""
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+
+    class Inner(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for _ in range(4):
+                inner.step()
+
+    inner = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    optimizer, other = Inner([ddp.module.weight], lr=0.1), torch.optim.SGD([ddp.module.bias], lr=0.1)
+    with synchronized(job, ddp, optimizer, "local_sgd(h=4)") as sync:
+        for _ in range(4):
+            updated(ddp, other, inner, optimizer)
+        for _ in range(4):
+            updated(ddp, inner)
+            sync.skip_update()
+        for _ in range(4):
+            updated(ddp, other)
 
 
 @pytest.mark.usefixtures("alone")

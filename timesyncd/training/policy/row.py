@@ -51,7 +51,8 @@ class Row:
 
     `purpose`: why the ranks exchange rows. `rounds`: number of synchronizations before this row. `passes`: number of
     backward passes so far, without those that the loop accumulates. `empty`: number of updates that it has left out where
-    replicas stay equal. `left_out`: the newest step whose update it has left out, as these two show; None: there was none. `unfit`: the first step in which its loss or its
+    replicas stay equal. `left_out`: the newest step whose update it has left out, or
+    in which it ran a pass more, as these two show; None: there was none. `unfit`: the first step in which its loss or its
     gradient was not finite; None: there was none. `vote`: it votes for a synchronization. `request_number`,
     `requested_policy`: the newest policy that this rank was requested to use; only rank 0's counts. `replica`: the hash
     of its parameters right after the newest checked synchronization, in round `replica_round`; None: none was checked
@@ -164,22 +165,22 @@ def check_in_step(rows: Sequence[Row]) -> None:
 
 def check_passes(rows: Sequence[Row], replicas: Iterable[int]) -> None:
     """
-    Raises SyncError where a rank has left out an update: it ran more backward passes for its updates than others, or
-    left one out alone under a policy that keeps the replicas equal.
+    Raises SyncError where a rank ran more backward passes for its updates than others, so that it has left out an update
+    or run a pass more, or where it left out an update alone under a policy that keeps the replicas equal.
 
     `replicas`: the ranks that are compared, those of one data-parallel group.
     """
     ranks = list(replicas)
-    for name, text in (
-        ("passes", "it ran {} backward passes and rank {} {}"),
-        ("empty", "it left out {} and rank {} {}"),
+    for name, more, text in (
+        ("passes", ", or ran a backward pass more than the others", "it ran {} backward passes and rank {} {}"),
+        ("empty", "", "it left out {} and rank {} {}"),
     ):
         counts = {rank: int(getattr(rows[rank], name)) for rank in ranks}
         if len(set(counts.values())) > 1:
             most, least = max(ranks, key=lambda rank: counts[rank]), min(ranks, key=lambda rank: counts[rank])
             step = "" if rows[most].left_out is None else f" in step {rows[most].left_out}"
             raise SyncError(
-                f"rank {most} left out an optimizer step{step}: by step {_steps(rows[most])} "
+                f"rank {most} left out an optimizer step{step}{more}: by step {_steps(rows[most])} "
                 f"{text.format(counts[most], least, counts[least])}; all ranks must make the same updates, or call "
                 "skip_update() where the policy lets a rank leave one out"
             )

@@ -21,7 +21,8 @@ class Passes:
     `reduces`: whether the policy lets DDP reduce. `count`: number of backward passes so far, without those that the
     loop accumulates; it stays 0 where torch.compile has compiled the module's call. `left_out`: the newest step that
     took more of them than the step before it, or was left out while DDP reduces. `empty`: number of updates that were
-    left out since DDP reduces. `on_forward`: called before each forward pass that trains.
+    left out since DDP reduces. `is_updating`: an update has begun, and the passes of a closure that runs again for it
+    are not counted. `on_forward`: called before each forward pass that trains.
     """
 
     def __init__(self, ddp: DistributedDataParallel, on_forward: Callable[[], None]) -> None:
@@ -30,6 +31,7 @@ class Passes:
         self.count = 0
         self.empty = 0
         self.left_out: int | None = None
+        self.is_updating = False
         self._on_forward = on_forward
         self._wanted = True
         self._of_step = self._of_former = 0
@@ -38,12 +40,16 @@ class Passes:
             ddp.register_forward_hook(self._end, always_call=True),
         ]
 
+    def begin_update(self) -> None:
+        self.is_updating = True
+
     def end_step(self, step: int, is_empty: bool) -> None:
         """The update of this step was made, or left out (`is_empty`)."""
         if self._has_surplus() or (is_empty and self.reduces):
             self.left_out = step
         self.empty += is_empty and self.reduces
         self._of_step, self._of_former = 0, self._of_step
+        self.is_updating = False
 
     def forget_empty_updates(self) -> None:
         """Another policy begins: replicas are equal from here, or need not be."""
@@ -77,7 +83,7 @@ class Passes:
         counted: list[bool] = []
 
         def backward(_: torch.Tensor) -> None:
-            if not counted:
+            if not counted and not self.is_updating:
                 counted.append(True)
                 self.count += 1
                 self._of_step += 1

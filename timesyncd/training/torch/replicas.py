@@ -95,7 +95,7 @@ class ReplicaSums:
             words = torch.nn.functional.pad(words, (0, -words.numel() % 4)).view(torch.int32)
             for piece in torch.split(words, _PIECE):
                 weights = torch.arange(
-                    1, 2 * piece.numel(), 2, device=piece.device
+                    1, 2 * piece.numel() + 1, 2, device=piece.device
                 )  # odd, so that the hash changes with every word
                 of = found.setdefault(piece.device, [])
                 self._places.append((piece.device, len(of)))

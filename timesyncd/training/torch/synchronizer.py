@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,7 @@ from timesyncd.training.torch.learning import Learning
 from timesyncd.training.torch.measurements import Dissimilarity, SpanSum, StepTimer
 from timesyncd.training.torch.notices import Notices
 from timesyncd.training.torch.optimizers import known_rate, learning_rate, new_controller
+from timesyncd.training.torch.other_optimizers import OptimizerWatch
 from timesyncd.training.torch.passes import Passes
 from timesyncd.training.torch.process_groups import collective_errors, group_apart, row_group
 from timesyncd.training.torch.reducing import ddp_hook, reducer_for
@@ -129,6 +131,7 @@ class Synchronizer:
         checks = self._exchange.check_arrived, self._standstill.find_cause
         self._as_sync_error = SyncErrors(lambda: f"job {job.name}, rank {job.rank}, step {self.step}", *checks)
         self._scalers = ScalerWatch(optimizer, self.skip_update)
+        self._optimizers = OptimizerWatch(optimizer, self._optimizer_replaced)
         #: What lets averages arrive in the next forward pass; None: the steps wait for them.
         self._order = (
             ForwardOrder(ddp.module, self._timer.times, self._add_wait, self._as_sync_error) if is_ordered else None
@@ -375,15 +378,37 @@ class Synchronizer:
 
     def _before_step(self, _: object, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, Any] | None:
         """Before the update; where the optimizer gets a closure, as Lightning gives it, after that has run backward."""
-        wrapped = with_closure(args, given, self._before_update)
+        wrapped = with_closure(args, given, self._after_closure)
         if wrapped is None:
             self._before_update()
         return wrapped
+
+    def _after_closure(self) -> None:
+        """An optimizer such as LBFGS runs it several times for one update: the first time counts."""
+        if not self._passes.is_updating:
+            self._before_update()
+        elif self._action.takes_gradients:
+            raise SyncError(
+                f"the optimizer runs its closure several times for one update, and the policy {self.policy} averages "
+                "gradients once for each update; use bsp, or a policy that averages parameters, such as local_sgd"
+            )
+
+    def _optimizer_replaced(self, other: torch.optim.Optimizer) -> None:
+        """Raises SyncError; where DDP averages the gradients, the replicas stay equal, and a warning is enough."""
+        text = (
+            f"job {self._job.name}, rank {self._job.rank}, step {self.step}: another optimizer ({type(other).__name__}) "
+            "updates parameters of the one that synchronized() was given, which has made no update since that step, so "
+            "the policy does nothing; close() it and call synchronized() with the new optimizer, on all ranks"
+        )
+        if not self._action.uses_ddp_reducer:
+            raise SyncError(text)
+        warnings.warn(text, stacklevel=4)
 
     def _before_update(self) -> None:
         if self._averaged:
             raise SyncError("an update inside averaged(): its parameters are those of all ranks, and it would be lost")
         self._standstill.note()
+        self._passes.begin_update()
         self._await_order()
         self._scalers.updated()
         with self._as_sync_error("checking the rows of the other ranks"):
@@ -410,6 +435,7 @@ class Synchronizer:
                 clear_gradients(self._ddp, to_none=True)
 
     def _after_update(self, *_: object) -> None:
+        self._optimizers.end_update()
         is_common = self._action.replicas_averaged if self._action.before_optimizer else self._average_parameters()
         if self._decision is Decision.SYNC:
             if self._replicas.is_due(self._schedule.rounds):
@@ -596,5 +622,6 @@ class Synchronizer:
         self._passes.close()
         self._standstill.close()
         self._scalers.close()
+        self._optimizers.close()
         buckets.set_hook(self._ddp, None, None)
         buckets.observe_buckets(self._ddp, None)
