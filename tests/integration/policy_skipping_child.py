@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from policy_alone import Alone, linear, loss_of, weighted
+from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from timesyncd.client import Job
@@ -24,6 +25,8 @@ from timesyncd.training.torch.replicas import replica_hash
 from timesyncd.training.torch.standstill import Standstill
 
 STEPS, SKIPPING = 20, 1
+#: The groups' time-out where nothing else ends the ranks.
+SHORT = timedelta(seconds=12)
 Facts = dict[str, Any]
 
 
@@ -56,8 +59,13 @@ def optimizer_of(parameters: Any, fused: bool = False) -> torch.optim.Optimizer:
 
 
 def omitted(policy: str, folder: Path, at: int, omits: str) -> Facts:
-    """Rank 1 leaves out one update and reports it to no one: all of it (`batch`), or `optimizer.step()` alone."""
-    loop, outcome = Loop(policy, folder), {"error": "", "text": ""}
+    """
+    Rank 1 leaves out one update and reports it to no one: all of it (`batch`), or `optimizer.step()` alone. Or it
+    makes them all, and waits in a `barrier` that no other rank calls.
+    """
+    loop, outcome, apart = Loop(policy, folder), {"error": "", "text": ""}, dist.new_group()
+    for group in (None, apart) if omits == "barrier" else ():
+        distributed_c10d._set_pg_timeout(SHORT, group)
     try:
         with loop.sync:
             for step in range(STEPS):
@@ -65,9 +73,11 @@ def omitted(policy: str, folder: Path, at: int, omits: str) -> Facts:
                 if is_omitted and omits == "batch":
                     continue
                 loop.forward(step).backward()
-                if not is_omitted:
+                if not is_omitted or omits == "barrier":
                     loop.optimizer.step()
                 loop.reduce_metric()
+                if is_omitted and omits == "barrier":
+                    dist.barrier(apart)
     except SyncError as error:
         outcome = {"error": type(error).__name__, "text": str(error)}
     return outcome | {"wrong": loop.wrong}

@@ -78,6 +78,13 @@ def test_a_rank_that_reads_late_ends_with_the_cause_too(tmp_path: Path) -> None:
     check_all_ranks_end(results, "rank 1 left out an optimizer step in step 10: it waits for rank . in all_reduce")
 
 
+def test_ranks_end_with_both_places_where_one_waits_while_the_others_reduce(tmp_path: Path) -> None:
+    """No thread can end a backward pass or a barrier, so the groups' time-out does; the cause was found long before."""
+    arguments = ["--folder", str(tmp_path), "--policies", "bsp", "--at", str(LOCAL), "--omits", "barrier"]
+    fault = r"the ranks wait for each other: rank 1 for rank 0 in barrier \(.*\) of step 11, and rank 0 for it in the backward"
+    check_all_ranks_end(run_ranks(CHILD, arguments, 2), fault)
+
+
 def check_all_ranks_end(results: list[dict[str, Any]], fault: str) -> None:
     assert [rank["error"] for rank in results] == ["SyncError"] * len(results)
     for rank in results:

@@ -16,6 +16,8 @@ OTHER = RankPosition(
 )
 ENDED = replace(WAITING, has_ended=True)
 BACKWARD = replace(OTHER, place=Place.BACKWARD, where="the backward pass (train.py, line 9)")
+REDUCING = replace(BACKWARD, rank=0, reductions=13)
+BARRIER = replace(OTHER, where="barrier (train.py, line 14)", reductions=12)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,16 @@ BACKWARD = replace(OTHER, place=Place.BACKWARD, where="the backward pass (train.
         (ENDED, replace(BACKWARD, step=10)),  # it is slow in the last step of both
         (replace(WAITING, place=Place.ELSEWHERE), OTHER),
         (WAITING, replace(WAITING, rank=1)),
+        (
+            REDUCING,
+            replace(BARRIER, reductions=13),
+        ),  # it is slow: the other has reduced, and is behind its backward pass
+        (REDUCING, replace(BARRIER, place=Place.ELSEWHERE, needs=())),
+        (REDUCING, replace(BARRIER, needs=(1, 2))),
+        (replace(REDUCING, needs=()), BARRIER),  # DDP does not reduce
+        (replace(REDUCING, reductions=None), BARRIER),
+        (REDUCING, replace(BARRIER, reductions=None)),
+        (REDUCING, replace(BACKWARD, reductions=12)),
     ],
 )
 def test_a_slow_rank_is_not_accused(positions: tuple[RankPosition, RankPosition]) -> None:
@@ -41,6 +53,7 @@ def test_a_slow_rank_is_not_accused(positions: tuple[RankPosition, RankPosition]
         ((WAITING, OTHER), "rank 1 has made no update in step 11: it waits for rank 0 in all_reduce (train.py, line 14), and"),
         ((WAITING, replace(OTHER, left_out=10)), "rank 1 left out an optimizer step in step 10: it waits for rank 0 in"),
         ((ENDED, BACKWARD), "rank 0 ended after 11 steps and rank 1 is in step 11, in the backward pass (train.py, line 9);"),
+        ((REDUCING, BARRIER), "rank 1 for rank 0 in barrier (train.py, line 14) of step 11, and rank 0 for it in the backward"),
         ((ENDED, OTHER), "rank 0 ended after 11 steps and rank 1 is in step 11, in all_reduce (train.py, line 14);"),
     ],
 )  # fmt: skip

@@ -54,6 +54,7 @@ class Buckets:
         self.channel: Channel | None = None  #: of the module's group, where that is not the job's
         self.meter: object = None
         self.observer: BucketObserver | None = None
+        self.passes = 0  #: number of backward passes that the module has begun to reduce
 
     def __reduce__(self) -> tuple[Any, ...]:
         """None: a saved or copied module has no meter, as torch copies no hooks."""
@@ -168,6 +169,8 @@ def stamping_hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[to
     Without a hook of the user all of its time counts as the meter's own: the reducer would reduce the bucket without calling Python.
     """
     steps = state.steps
+    if bucket.index() == 0:
+        state.passes += 1
     if steps is None or state.hook is not None:
         return _reduced(state, bucket, steps, None if steps is None else state.record(bucket))
     meter = steps.job.meter
@@ -334,6 +337,15 @@ def observe_buckets(ddp: DistributedDataParallel, observer: BucketObserver | Non
     found = _attached(ddp)
     if found is not None:
         found.observer = observer
+
+
+def reduced_passes(ddp: DistributedDataParallel) -> int | None:
+    """
+    Number of backward passes that the module has begun to reduce, each of which ends after all ranks have begun it. None:
+    unknown, or they end before that, as on a device.
+    """
+    found = _attached(ddp)
+    return None if found is None or ddp.device_type != "cpu" else found.passes
 
 
 def _attached(ddp: DistributedDataParallel) -> Buckets | None:

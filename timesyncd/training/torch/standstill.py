@@ -71,7 +71,8 @@ class RankPosition:
     """
     Where one rank stands still. `looks`: number of looks that found it still, over all. `step`: number of its updates.
     `left_out`: as in `Row`. `exchanges`: number of exchanges of rows that it has begun; where it waits for rows, the number
-    of that exchange. `has_ended`: it takes no more steps. `where`: the script's line. `needs`: the ranks without which it cannot go on.
+    of that exchange. `reductions`: as `reduced_passes`. `has_ended`: it takes no more steps. `where`: the script's line.
+    `needs`: the ranks without which it cannot go on.
     """
 
     rank: int
@@ -79,6 +80,7 @@ class RankPosition:
     step: int = 0
     left_out: int | None = None
     exchanges: int = 0
+    reductions: int | None = None
     has_ended: bool = False
     place: Place = Place.ELSEWHERE
     where: str = ""
@@ -87,7 +89,7 @@ class RankPosition:
 
 @dataclass(frozen=True, slots=True)
 class Deadlock:
-    """`rank` waits elsewhere for a rank that waits for its rows. `looks`: as in LOOKS_WAITING."""
+    """`rank` waits elsewhere for a rank that waits for its rows or gradients. `looks`: as in LOOKS_WAITING."""
 
     rank: int
     text: str
@@ -96,13 +98,15 @@ class Deadlock:
 
 def find_deadlocks(positions: Sequence[RankPosition]) -> Iterator[Deadlock]:
     """One for each rank that waits elsewhere. None: each rank may still go on."""
-    waiting = {each.rank: each for each in positions if each.place is Place.EXCHANGE}
+    waiting = {each.rank: each for each in positions if each.place in (Place.EXCHANGE, Place.BACKWARD)}
     for other in positions:
         found = (_deadlock(waiting[rank], other) for rank in other.needs if rank in waiting)
         yield from itertools.islice((each for each in found if each is not None), 1)
 
 
 def _deadlock(waiting: RankPosition, other: RankPosition) -> Deadlock | None:
+    if waiting.place is Place.BACKWARD:
+        return _deadlock_of_gradients(waiting, other)
     if waiting.has_ended and other.step >= waiting.step:
         text = (
             f"the ranks are out of step: rank {waiting.rank} ended after {waiting.step} steps and rank {other.rank} is "
@@ -112,6 +116,22 @@ def _deadlock(waiting: RankPosition, other: RankPosition) -> Deadlock | None:
     if other.place is Place.COLLECTIVE and other.exchanges < waiting.exchanges and not waiting.has_ended:
         return Deadlock(other.rank, _waiting_text(waiting, other), LOOKS_WAITING)
     return None
+
+
+def _deadlock_of_gradients(waiting: RankPosition, other: RankPosition) -> Deadlock | None:
+    """
+    The backward pass reduces, and ends only when the other rank has begun it too. That rank has not: its collective ends
+    only when this rank has called it.
+    """
+    if other.place is not Place.COLLECTIVE or other.rank not in waiting.needs:
+        return None
+    if waiting.reductions is None or other.reductions is None or other.reductions >= waiting.reductions:
+        return None
+    text = (
+        f"the ranks wait for each other: rank {other.rank} for rank {waiting.rank} in {other.where} of step {other.step}, and "
+        f"rank {waiting.rank} for it in {waiting.where} of step {waiting.step}; all ranks must call the same collectives"
+    )
+    return Deadlock(other.rank, text, LOOKS_WAITING)
 
 
 def _waiting_text(waiting: RankPosition, other: RankPosition) -> str:

@@ -607,6 +607,7 @@ class Synchronizer:
             step=self._schedule.step,
             left_out=self._passes.left_out,
             exchanges=self._exchange.sent if awaited is None else awaited,
+            reductions=buckets.reduced_passes(self._ddp),
             has_ended=self._has_ended,
             place=Place.ELSEWHERE if awaited is None else Place.EXCHANGE,
         )
