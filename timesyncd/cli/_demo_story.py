@@ -52,7 +52,11 @@ def story_of(acts: StoryActs, node: str) -> list[StoryEvent]:
     back_s = move_s + MOVE_S + 20.0
     error, each_second = f"{abs(MOVE_PPB) * MOVE_S / 1e3:.0f} us", f"{abs(MOVE_PPB) / 1e3:.0f} us"
     return [
-        StoryEvent(cut_s, "the antenna of gm-1 is cut; gm-1 is in holdover, and still announces class 6 while it bridges", acts.cut_antenna),
+        StoryEvent(
+            cut_s,
+            "the antenna of gm-1 is cut; gm-1 is in holdover, and still announces class 6 while it bridges",
+            acts.cut_antenna,
+        ),
         StoryEvent(
             cut_s + BRIDGING_S,
             "gm-1 ends its bridging and announces class 7; the finding says how long its holdover lasts",
