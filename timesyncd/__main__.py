@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 
 from timesyncd.cli._log_output import print_error
 from timesyncd.cli._parser import CommandLine
@@ -86,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Exit status 0: success, or the answer is yes; 1: the answer is no, or a failure; 2: usage or configuration error;
     130: interrupted.
     """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: a file's name may be no text
     try:
         try:
             return _run(argv)

@@ -271,6 +271,55 @@ def test_two_dashes_are_no_value(words: str, capsys: pytest.CaptureFixture[str])
     assert "expected one argument" in capsys.readouterr().err
 
 
+NO_TEXT = os.fsdecode(b"\xff")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate", "--host", NO_TEXT], ["simulate", "--syslog-to", f"{NO_TEXT}:5"], ["history", NO_TEXT],
+        ["export", "k", "-o", "unused", "--node", NO_TEXT], ["broker-config", "n1", "--out", "unused", "--broker-folder", NO_TEXT],
+        ["policy", NO_TEXT], ["status", f"--url=http://{NO_TEXT}/"],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_bytes_that_are_no_text_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """No socket, store or file takes them."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(words)
+
+    assert ended.value.code == 2
+    assert re.search(r"is not text in utf-8|is no address of a page", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["history", "k", "--store", NO_TEXT], ["store", "backup", NO_TEXT, "--store", NO_TEXT], ["replay", NO_TEXT],
+        ["stability", "k", "--store", "unused", "--against", NO_TEXT], ["simulate", "--scenario", NO_TEXT],
+        ["probe", "127.0.0.1", "--community-env", "HOME", "--profile", NO_TEXT], ["run-audit", "--", NO_TEXT],
+        ["check-config", "--config", NO_TEXT], ["audit", "--record", NO_TEXT],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_file_s_name_may_be_no_text(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is looked for, and here there is none."""
+    monkeypatch.chdir(tmp_path)
+
+    assert program.main(words) in (1, 2, 127)
+    assert capsys.readouterr().err.startswith("timesyncd")
+
+
+def test_a_file_s_name_that_is_no_text_is_printed(tmp_path: Path) -> None:
+    """As on standard error, with its bytes written out."""
+    words = [sys.executable, "-m", "timesyncd", "broker-config", "n1", "--out", str(tmp_path / NO_TEXT)]
+    done = subprocess.run(words, capture_output=True, check=True, env=os.environ | {"LC_ALL": "C.UTF-8"})
+
+    assert done.stdout.startswith(os.fsencode(tmp_path) + b"/\\udcff: 2 users")
+
+
 @pytest.mark.parametrize("words", ["now --json", "drivers --json", "--version", "status --help"])
 def test_a_full_disk_is_reported_in_one_line(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -9,6 +9,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from timesyncd.cli._common import is_host
+
 if TYPE_CHECKING:
     from timesyncd.probe.access import ProbeAccess, SnmpAccess, WebAccess
 
@@ -17,7 +19,7 @@ PRIV = ("aes128", "aes192", "aes256", "aes192-c", "aes256-c")
 
 
 def add_access_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("host", metavar="HOST", help="address or name of the grandmaster")
+    parser.add_argument("host", type=_host, metavar="HOST", help="address or name of the grandmaster")
     parser.add_argument(
         "--timeout", type=_timeout, default=2.0, metavar="S", help="timeout of one reply (default: %(default)s s)"
     )
@@ -98,6 +100,12 @@ def _web(args: Namespace) -> WebAccess | None:
 def progress(line: str) -> None:
     """Prints a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)
+
+
+def _host(text: str) -> str:
+    if not is_host(text):
+        raise ArgumentTypeError(f"{text!r} is no address or name of a host")
+    return text
 
 
 def _port(text: str) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from timesyncd.cli._log_output import print_error
+from timesyncd.cli._parser import FileName
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.errors import ConfigError
 from timesyncd.units import span_ns
@@ -50,7 +51,9 @@ def add_history_arguments(parser: ArgumentParser, since: str) -> None:
 
 
 def add_store_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
+    parser.add_argument(
+        "--store", type=FileName, metavar="PATH", help="file or URL of the store (default: from the configuration)"
+    )
     add_config_argument(parser)
 
 
@@ -75,7 +78,7 @@ def url_of(text: str) -> str:
     url = text if "://" in text else _url_of_host(text)
     try:
         parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and _is_host(parts.hostname or "") and parts.port != 0
+        valid = parts.scheme in ("http", "https") and is_host(parts.hostname or "") and parts.port != 0
     except ValueError:
         valid = False
     if not valid:
@@ -83,7 +86,7 @@ def url_of(text: str) -> str:
     return url
 
 
-def _is_host(name: str) -> bool:
+def is_host(name: str) -> bool:
     """Whether a name server, or the system, can be asked for it. Raises UnicodeError, as for an empty or too long label."""
     return bool(name.encode("idna")) and name.isprintable() and not any(each.isspace() for each in name)
 

@@ -8,12 +8,17 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from timesyncd.errors import suggestion
 
 #: Of the help, as argparse counts it.
 _MARGIN = 2
+
+
+class FileName(str):
+    """An argument that may name a file, whose name may have bytes that are no text."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,6 +44,14 @@ class Parser(argparse.ArgumentParser):
         if action.option_strings and action.nargs is None and arg_strings == ["--"]:
             raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Python reads bytes that are no text as surrogates, which no socket, store or file takes."""
+        value = super()._get_value(action, arg_string)
+        may_be_bytes = isinstance(value, Path | FileName) or action.nargs == argparse.PARSER
+        if not may_be_bytes and any("\ud800" <= each <= "\udfff" for each in arg_string):
+            raise argparse.ArgumentError(action, f"{arg_string!r} is not text in {sys.getfilesystemencoding()}")
+        return value
 
     def error(self, message: str) -> NoReturn:
         """The usage, then one line, with the nearest option of each that this command has not."""

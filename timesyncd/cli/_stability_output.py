@@ -136,7 +136,8 @@ def plot(path: Path, reports: list[tuple[str, StabilityReport]]) -> None:
     _draw_masks(tdev, Quantity.TDEV)
     _draw_masks(mtie, Quantity.MTIE)
     for axes, name in ((adev, "ADEV"), (tdev, "TDEV in ns"), (mtie, "MTIE in ns")):
-        axes.set(xscale="log", yscale="log", ylabel=name)
+        varies = any(len(line.get_xdata()) for line in axes.lines)
+        axes.set(xscale="log", yscale="log" if varies else "linear", ylabel=name)
         axes.grid(visible=True, which="both", alpha=0.2)
         axes.legend(fontsize="small")
     mtie.set_xlabel("observation interval tau in s")

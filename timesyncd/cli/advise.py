@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_config_argument, add_url_argument, job_url
 from timesyncd.cli._log_output import print_error, print_lines
+from timesyncd.cli._parser import FileName
 from timesyncd.errors import Refused, TraceError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ EXAMPLES = ("timesyncd advise llama", "timesyncd advise timesyncd-audit --json")
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "job",
+        type=FileName,
         metavar="JOB|RECORDING",
         help="a running job, by its name or id; or a folder of ranks' recordings or of an audit, or its recording.json",
     )

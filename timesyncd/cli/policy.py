@@ -252,7 +252,7 @@ def _in_segments(wanted: str, folder: Path) -> RunningJob | None:
     ids = [job_id(os.getuid(), wanted, attempt) for attempt in range(MAX_ATTEMPTS)]
     if re.fullmatch(_ID, wanted):
         ids.append(wanted)
-    existing = [id for id in ids if segment_path(folder, id).exists()]
+    existing = [id for id in ids if os.path.exists(segment_path(folder, id))]
     if not existing:
         return None
     reader = JobReader(segment_path(folder, existing[-1]), Epoch(boot_id(), time_namespace()))

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 
 from timesyncd.cli._access import access_of, add_access_arguments, progress
 from timesyncd.cli._log_output import print_error
+from timesyncd.cli._parser import FileName
 
 EXAMPLES = (
     "timesyncd probe 192.0.2.1 --community-file gm-a.community",
@@ -19,6 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         action="append",
+        type=FileName,
         default=[],
         metavar="PATH",
         help="a profile of your own, in addition to the shipped ones",

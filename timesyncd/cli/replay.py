@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from timesyncd.cli._common import add_store_argument, load_config
 from timesyncd.cli._log_output import print_error
+from timesyncd.cli._parser import FileName
 from timesyncd.cli._replay_output import Output
 from timesyncd.errors import ConfigError, TraceError
 from timesyncd.logs.bounds import BoundRow
@@ -34,6 +35,9 @@ _CHUNK, _BATCH = 1 << 16, 1_000
 #: A longer line is cut and reported as an error: otherwise a binary file could be one line.
 _LONGEST_LINE = 1 << 16
 
+#: What has a longer line, as a device or a file with a hole, is no trace and no log.
+_LONGEST_CUT_LINE = 1 << 24
+
 _NO_LOG = "no line is one of a log of ptp4l, phc2sys or chronyd either (of journalctl, give -o short or -o json)"
 
 #: Receives the amount that is done: bytes or rows.
@@ -47,7 +51,9 @@ EXAMPLES = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("trace", nargs="?", metavar="FILE", help="a trace or a log (default, or -: standard input)")
+    parser.add_argument(
+        "trace", nargs="?", type=FileName, metavar="FILE", help="a trace or a log (default, or -: standard input)"
+    )
     parser.add_argument(
         "--from", dest="kind", choices=[kind.value for kind in LogFormat], help="what FILE holds (default: detected)"
     )
@@ -176,7 +182,7 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         """Raises TraceError."""
-        rest, done = b"", 0
+        rest, done, cut = b"", 0, 0
         while True:
             self._flush()
             self._on_progress(done)
@@ -187,10 +193,16 @@ class _Lines:
             done += len(chunk)
             whole, end, rest = (rest + chunk).rpartition(b"\n")
             if end:
+                cut = 0
                 yield from [f"{line}\n" for line in whole.decode(errors="replace").split("\n")]
             if rest and (not chunk or len(rest) > _LONGEST_LINE):
                 yield rest.decode(errors="replace")
+                cut += len(rest)
                 rest = b""
+            if cut > _LONGEST_CUT_LINE:
+                raise TraceError(
+                    f"{self.name}: a line has more than {_LONGEST_CUT_LINE >> 20} MiB: it is no trace and no log"
+                )
             if not chunk:
                 return
 

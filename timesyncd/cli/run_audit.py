@@ -12,6 +12,8 @@ from pathlib import Path
 
 from timesyncd.cli._common import audit_extra_is_missing, is_missing
 from timesyncd.cli._log_output import print_error
+from timesyncd.cli._parser import FileName
+from timesyncd.client.files import read_file
 from timesyncd.errors import TimesyncdError, TraceError
 from timesyncd.units import printable
 
@@ -38,6 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "script",
         nargs=argparse.REMAINDER,
+        type=FileName,
         metavar="-- COMMAND",
         help="for example torchrun train.py, or python train.py",
     )
@@ -122,8 +125,9 @@ def _written(marks: Path, out: Path) -> list[str]:
 
 def _failure_reason(marks: Path, error: TimesyncdError) -> str:
     for note in sorted(marks.glob("*.note")):
-        for line in note.read_text(errors="replace").splitlines()[:1]:
-            return f"{note.name}: {line}"
+        with suppress(OSError):
+            for line in read_file(note).decode(errors="replace").splitlines()[:1]:
+                return f"{note.name}: {line}"
     return str(error)
 
 

@@ -8,6 +8,8 @@ import json
 import signal
 from typing import TYPE_CHECKING, Any
 
+from timesyncd.cli._parser import FileName
+
 if TYPE_CHECKING:
     from timesyncd.simulation.grandmaster.simulated import Address, SimulatedGrandmaster, SimulationPlan
 
@@ -64,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=_count, default=1, metavar="N", help="number of grandmasters, on consecutive ports"
     )
-    parser.add_argument("--scenario", default="steady", metavar="NAME|FILE", help=scenarios)
+    parser.add_argument("--scenario", type=FileName, default="steady", metavar="NAME|FILE", help=scenarios)
     parser.add_argument(
         "--seed", type=int, metavar="N", help="random seed: the same seed gives the same grandmasters (default: random)"
     )

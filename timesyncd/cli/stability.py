@@ -16,7 +16,9 @@ from timesyncd.cli._common import (
     knows_source,
     report_damaged,
     store_place,
+    url_of,
 )
+from timesyncd.cli._parser import FileName
 from timesyncd.stability.readings import Reading
 from timesyncd.stability.report import StabilityReport, pair_stability, stability_of
 
@@ -61,6 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_history_arguments(parser, since="1d")
     parser.add_argument(
         "--against",
+        type=_other_node,
         metavar="NODE",
         help="another node's daemon (http://n2:8319), or its store, file or URL: show the difference to its source of the same name, this node minus that one",
     )
@@ -68,6 +71,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=_plot_file, metavar="FILE", help="draw ADEV, TDEV and MTIE with the masks: .svg, .png or .pdf"
     )
+
+
+def _other_node(text: str) -> FileName:
+    return FileName(url_of(text) if text.startswith(("http://", "https://")) else text)
 
 
 def _plot_file(text: str) -> Path:

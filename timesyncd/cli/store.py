@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from timesyncd.cli._common import add_config_argument, store_place
+from timesyncd.cli._parser import FileName
 
 #: A running daemon takes a backup within a second or two.
 RESTORE_S = 15.0
@@ -28,7 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the backup")
     parser.add_argument("--force", action="store_true", help="backup: replace an existing file")
-    parser.add_argument("--store", metavar="PATH", help="file of the store (default: from the configuration)")
+    parser.add_argument(
+        "--store", type=FileName, metavar="PATH", help="file of the store (default: from the configuration)"
+    )
     add_config_argument(parser)
 
 

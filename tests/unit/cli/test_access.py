@@ -164,3 +164,13 @@ def test_no_secret_shows_in_what_is_printed_of_an_access() -> None:
 
     for found in (access("--community-env", "GM_C"), access(*snmp, *web)):
         assert not any(secret in repr(found) for secret in found.known_secrets())
+
+
+@pytest.mark.parametrize("host", ["", "a b", "a" * 300])
+def test_a_host_that_is_none_is_2(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be asked for, and no name server can be."""
+    with pytest.raises(SystemExit) as ended:
+        main(["probe", host, "--community-env", "GM_C"])
+
+    assert ended.value.code == 2
+    assert "is no address or name of a host" in capsys.readouterr().err

@@ -235,9 +235,10 @@ def test_without_a_page_the_job_s_segment_is_read(
     code = program.main(["policy", wanted, "--json", "--runtime-dir", str(folder), "--config", absent])
     printed = json.loads(capsys.readouterr().out)
     unknown = program.main(["policy", "other", "--runtime-dir", str(folder), "--config", absent])
+    too_long = program.main(["policy", "other", "--runtime-dir", "x" * 300, "--config", absent])
 
     assert (code, printed["job_id"], printed["policy_version"]) == (0, job_id(ME, "train", 3), 3)
-    assert unknown == 2
+    assert (unknown, too_long) == (2, 2)
     assert "no job 'other' of this user has ranks on this node" in capsys.readouterr().err
 
 

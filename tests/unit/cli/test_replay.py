@@ -238,6 +238,16 @@ def test_progress_is_for_a_terminal(trace: Path) -> None:
     assert len(done.stdout.splitlines()) == 101
 
 
+@pytest.mark.parametrize("kind", [[], ["--from", "ptp4l-log"], ["--from", "chrony-tracking"]])
+def test_what_has_no_line_ends_is_refused(kind: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of 1 TB with a hole would be read for hours."""
+    with (tmp_path / "hole").open("wb") as file:
+        file.truncate(1 << 40)
+
+    assert main(["replay", *kind, str(tmp_path / "hole")]) == 2
+    assert capsys.readouterr().err.endswith("a line has more than 16 MiB: it is no trace and no log\n")
+
+
 GROUND_NS = time.time_ns() - 60 * NS_PER_S - HEALTHY.as_of_ns
 TAI_MINUS_UTC_NS = 37 * NS_PER_S
 

@@ -37,14 +37,14 @@ def store(path: Path, observations: list[Observation]) -> Path:
     return path
 
 
-def node(path: Path, offset_ns: int, **changes: Any) -> Path:
-    """Syncs at 8 Hz; the offset is a constant plus a saw tooth of 2 ns."""
+def node(path: Path, offset_ns: int, spread_ns: int = 3, **changes: Any) -> Path:
+    """Syncs at 8 Hz; the offset is a constant plus a saw tooth below `spread_ns`."""
     observations = []
     for index in range(SAMPLES):
         at_ns = BEGIN_NS + index * NS_PER_S // 8
         sample = nth(
             index,
-            offset_ns=offset_ns + index % 3,
+            offset_ns=offset_ns + index % spread_ns,
             ingress_time_ns=at_ns,
             real_minus_boot_ns=at_ns - HEALTHY.as_of_ns - index * NS_PER_S // 8,
             **changes,
@@ -195,3 +195,17 @@ def test_the_plot_is_written_with_the_masks(here: Path, tmp_path: Path, capsys: 
     assert "ends with none of .pdf, .png, .svg" in capsys.readouterr().err
     with pytest.raises(TimesyncdError, match="cannot be written"):
         run("ptp", "--store", here, "--plot", tmp_path / "nowhere" / "ptp.svg")
+
+
+def test_a_series_without_variation_is_plotted(tmp_path: Path) -> None:
+    """Its ADEV is 0 throughout, which a logarithmic axis has not."""
+    still = node(tmp_path / "still.sqlite", 40, spread_ns=1)
+    assert run("ptp", "--store", still, "--plot", tmp_path / "ptp.svg") == 0
+    assert (tmp_path / "ptp.svg").read_text().startswith("<?xml")
+
+
+def test_a_peer_s_address_is_checked_as_others_are(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before the store is read."""
+    with pytest.raises(SystemExit):
+        run("ptp", "--store", here, "--against", "http://[::1")
+    assert "'http://[::1' is no address of a page" in capsys.readouterr().err
