@@ -7,18 +7,16 @@ Profiles: the objects that a family of grandmasters serves over SNMP and the not
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from timesyncd.config import validation_text
+from timesyncd.config import read_file, toml_tables, validation_text
 from timesyncd.drivers.timeprovider._decoders import DECODERS, KINDS, Unknown, Value, undecodable
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.sample import ClockState, PortState, Position
@@ -289,7 +287,8 @@ def load(name: str) -> Profile:
 @cache
 def _shipped(name: str) -> Profile:
     """Cached, since all grandmasters use the same few profiles."""
-    return _read(files("timesyncd.drivers.timeprovider") / "profiles" / f"{name}.toml")
+    with as_file(files("timesyncd.drivers.timeprovider") / "profiles" / f"{name}.toml") as path:
+        return _read(path)
 
 
 def load_all(names: Iterable[str]) -> list[Profile]:
@@ -308,9 +307,9 @@ def load_all(names: Iterable[str]) -> list[Profile]:
     return list(found.values())
 
 
-def _read(path: Traversable) -> Profile:
+def _read(path: Path) -> Profile:
     try:
-        return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return Profile.model_validate(toml_tables(read_file(path)))
     except OSError as error:
         raise ConfigError(f"profile {path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from timesyncd.client.files import open_file
 from timesyncd.errors import TraceError
 from timesyncd.jobs.recorded_traces import recorded_traces
 from timesyncd.jobs.recording_files import load
@@ -125,7 +126,7 @@ def trace_text(path: Path) -> Iterator[str]:
 def trace_blocks(path: Path) -> Iterator[bytes]:
     """The content of a file, decompressed, in blocks. Raises TraceError."""
     try:
-        with open(path, "rb") as raw:
+        with open_file(path) as raw:
             is_packed = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
             stream = gzip.GzipFile(fileobj=raw) if is_packed else raw

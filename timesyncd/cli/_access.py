@@ -103,7 +103,11 @@ def progress(line: str) -> None:
 
 
 def _host(text: str) -> str:
-    if not is_host(text):
+    try:
+        valid = is_host(text)
+    except UnicodeError:
+        valid = False
+    if not valid:
         raise ArgumentTypeError(f"{text!r} is no address or name of a host")
     return text
 

@@ -95,9 +95,18 @@ def _write_passwords(folder: Path, users: Iterable[str]) -> int:
         if not path.exists():
             _write(path, f"{new_password()}\n")
             new += 1
-        lines.append(password_line(user, path.read_text().rstrip("\n")))
+        lines.append(password_line(user, _secret(path)))
     _write(folder / "passwords", "\n".join([*lines, ""]))
     return new
+
+
+def _secret(path: Path) -> str:
+    """Raises ConfigError."""
+    try:
+        return read_file(path).decode().rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+        raise ConfigError(f"{path}: the secret cannot be read: {why}; remove it for a new one") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from argparse import ArgumentParser, Namespace
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from timesyncd.cli._log_output import print_error
-from timesyncd.client.files import replacing
+from timesyncd.client.files import open_file, replacing
 from timesyncd.errors import TraceError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _anchors(path: Path, outline: TraceOutline) -> AnchorFile | None:
 
     own = [Path(f"{path}{SUFFIX}"), Path(f"{str(path).removesuffix('.gz')}{SUFFIX}")]
     for side in own:
-        if side.exists():
+        if os.path.exists(side):
             return _read_anchors(side)
     others = [_read_anchors(side) for side in sorted(path.parent.glob(f"rank-*{SUFFIX}"))]
     matching = [
@@ -120,13 +121,13 @@ def _read_anchors(side: Path) -> AnchorFile:
 
     def read(path: Path) -> AnchorFile:
         try:
-            with open(path, encoding="utf-8", errors="replace") as lines:
+            with open_file(path) as file, io.TextIOWrapper(file, encoding="utf-8", errors="replace") as lines:
                 return read_anchors(lines, str(path))
         except OSError as error:
             raise TraceError(f"{path}: {error.strerror}") from error
 
     found, old = read(side), Path(f"{side}{OLD_SUFFIX}")
-    if not old.exists():
+    if not os.path.exists(old):
         return found
     before = read(old)
     return replace(found, anchors=before.anchors + found.anchors) if before.owner == found.owner else found

@@ -24,6 +24,7 @@ from timesyncd.cli._common import (
     job_url,
 )
 from timesyncd.cli._log_output import print_error, print_lines
+from timesyncd.client.files import read_file
 from timesyncd.errors import ConfigError, Refused, TimesyncdError, TraceError
 
 if TYPE_CHECKING:
@@ -310,11 +311,11 @@ def _recording(args: Namespace) -> Recording:
 def _load(path: Path, job: str) -> Roadmap:
     """How far this job is; at the begin where nothing is known. Raises ConfigError for another job's folder."""
     try:
-        state = json.loads(path.read_text())
+        state = json.loads(read_file(path))
         found = Roadmap(state["job"], RoadmapStage(state["stage"]), state["changed_after"], state["rounds"])
     except FileNotFoundError:
         return Roadmap(job)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path}: not a roadmap's state ({error}): remove it, or give another --out") from error
     if found.job != job:
         raise ConfigError(f"{path} is of job {found.job!r}: give another --out for {job!r}")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 #: A configuration, a secret, a certificate or a table is far smaller.
 MAX_FILE_BYTES = 1 << 20
@@ -21,16 +22,28 @@ def read_file(path: Path, most_bytes: int = MAX_FILE_BYTES, *, pipe_s: float | N
     shell's <(...) is, whose end has to come within that time. Raises OSError.
     """
     with open(path, "rb", opener=_open_without_waiting) as opened:
-        mode = os.fstat(opened.fileno()).st_mode
-        if pipe_s is not None and stat.S_ISFIFO(mode):
+        found = os.fstat(opened.fileno())
+        if pipe_s is not None and stat.S_ISFIFO(found.st_mode):
             data = _read_pipe(opened.fileno(), most_bytes + 1, pipe_s)
-        elif not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
         else:
-            data = opened.read(most_bytes + 1)
-    if len(data) > most_bytes:
+            _require_regular(found)
+            data = b"" if found.st_size > most_bytes else opened.read(most_bytes + 1)
+    if max(found.st_size, len(data)) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes")
     return data
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """A regular file of any size, for a reader that takes it in parts. Raises OSError."""
+    with open(path, "rb", opener=_open_without_waiting) as opened:
+        _require_regular(os.fstat(opened.fileno()))
+        yield opened
+
+
+def _require_regular(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def _read_pipe(fd: int, most_bytes: int, within_s: float) -> bytes:

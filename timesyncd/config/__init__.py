@@ -1,7 +1,7 @@
 """The configuration: one TOML file, read into pydantic models."""
 
 from timesyncd.client.files import read_file
-from timesyncd.config.load import load, parse
+from timesyncd.config.load import load, parse, toml_tables
 from timesyncd.config.problems import validation_text
 from timesyncd.config.sections import (
     DEFAULT_PATH,
@@ -68,5 +68,6 @@ __all__ = [
     "parse",
     "read_file",
     "secrets_of",
+    "toml_tables",
     "validation_text",
 ]

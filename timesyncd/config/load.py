@@ -33,18 +33,25 @@ def load(path: Path, options_of: OptionsOf) -> Config:
     if data.startswith(_BOM):
         raise ConfigError(f"{path}:1: begins with a byte order mark, which TOML forbids: save it as UTF-8 without BOM")
     try:
-        text = data.decode()
-        tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # tomllib passes on what int() and the stack refuse
+        tables = toml_tables(data)
+    except ValueError as error:
         reason = str(error).partition(";")[0]
         hint = '; write text in quotes: name = "node-a"' if reason.startswith("Invalid value") else ""
         raise ConfigError(f"{path}: not valid TOML: {reason}{hint}") from error
     try:
-        return parse(tables, options_of, str(path), find_lines(text))
+        return parse(tables, options_of, str(path), find_lines(data.decode()))
     except RecursionError as error:
         raise ConfigError(
             f"{path}: its tables are nested too deeply; the configuration has four levels at most"
         ) from error
+
+
+def toml_tables(data: bytes) -> dict[str, Any]:
+    """Of a file. Raises ValueError, also for a number with too many digits, and for what is nested too deeply."""
+    try:
+        return tomllib.loads(data.decode())
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
 
 
 def parse(data: dict[str, Any], options_of: OptionsOf, origin: str, lines: Mapping[Keys, int] | None = None) -> Config:

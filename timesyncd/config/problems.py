@@ -50,7 +50,10 @@ def problems_of(
     secret's, none ever is.
     """
     where = path_text(table)
+    wrong = {each["loc"][:-1] for each in error.errors(include_url=False)}
     for each in error.errors(include_url=False):
+        if each["type"] == "too_short" and each["loc"] in wrong:
+            continue  # pydantic counts the items without the wrong ones
         location = each["loc"]
         path = f"{where}{path_text(location, is_first=not where)}"[: len(where) + _MOST_QUOTED_CHARS]
         keys = _keys_at(model, location[:-1]) | (set(shared) if len(location) == 1 else set())
@@ -102,7 +105,10 @@ def _quoted(error: ErrorDetails) -> str:
     names_a_secret = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in error["loc"])
     if names_a_secret and not isinstance(error["input"], bool | int):
         return "..."
-    quoted = repr(error["input"])
+    try:
+        quoted = repr(error["input"])
+    except (RecursionError, ValueError):  # nested too deeply, or a number with too many digits
+        return "..."
     return quoted if len(quoted) <= _MOST_QUOTED_CHARS else f"{quoted[:_MOST_QUOTED_CHARS]}..."
 
 

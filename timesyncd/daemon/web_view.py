@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import Metric
 from pydantic import ValidationError
 
+from timesyncd.client.files import read_file
 from timesyncd.clocks import NS_PER_S, Clocks, Moment
 from timesyncd.config import Config
 from timesyncd.daemon.hub_service import HubService
@@ -131,7 +132,7 @@ class WebView:
         if self._config.simulation is None:
             return None
         try:
-            stated = SimulationFile.model_validate_json(self._config.simulation.state.read_bytes())
+            stated = SimulationFile.model_validate_json(read_file(self._config.simulation.state))
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:

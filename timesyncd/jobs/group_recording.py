@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from timesyncd.client.files import read_file
 from timesyncd.client.recorder import LENGTH
 from timesyncd.errors import Malformed
 from timesyncd.ipc.group_marks import AnySource, Communicator, decode_communicator, is_communicator, split_kind
@@ -207,10 +208,7 @@ def recorded_groups(
     files = []
     for rank, path in sorted(paths.items()):
         try:
-            with path.open("rb") as file:
-                data = file.read(most_bytes + 1)
-            if len(data) <= most_bytes:
-                files.append(parse_groups(data, rank, most_marks // len(paths)))
+            files.append(parse_groups(read_file(path, most_bytes), rank, most_marks // len(paths)))
         except (OSError, Malformed):
             continue
     found = joined_groups(files, world_size)

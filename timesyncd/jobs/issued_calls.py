@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from timesyncd.client.files import read_file
 from timesyncd.ipc.group_marks import MAX_UNMETERED_PART
 
 #: A sentence lists so many kinds of calls before "and others".
@@ -79,7 +80,7 @@ def parse_calls(data: bytes) -> IssuedCallCounts:
             for name, size, dimension, calls in content["unmetered"]
         }
         return IssuedCallCounts(_count(content["metered"]), unmetered, _count(content.get("beside", 0)))
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no counts of calls: {error}") from error
 
 
@@ -108,6 +109,6 @@ def read_calls(folder: Path) -> IssuedCallCounts | None:
     """Of the `rank-*.calls` files; None: there is none. A file that a rank did not finish is left out."""
     found = []
     for path in sorted(folder.glob("rank-*.calls")):
-        with suppress(OSError, ValueError), path.open("rb") as file:
-            found.append(parse_calls(file.read(_MAX_BYTES)))
+        with suppress(OSError, ValueError):
+            found.append(parse_calls(read_file(path, _MAX_BYTES)))
     return sum_calls(found) if found else None

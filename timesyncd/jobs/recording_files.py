@@ -145,8 +145,11 @@ def _unmetered(folder: Path) -> list[str]:
     """What the ranks could not meter, from the `rank-*.note` files that they wrote; equal lines of several ranks once."""
     ranks: dict[str, set[str]] = {}
     for path in sorted(folder.glob("rank-*.note")):
+        rank = path.stem.split("-")[1]
+        if not rank.isdecimal():
+            continue
         for line in _bytes(path).decode(errors="replace").splitlines()[:MAX_NOTES]:
-            ranks.setdefault(line, set()).add(path.stem.split("-")[1])
+            ranks.setdefault(line, set()).add(rank)
     return [f"Rank {', '.join(sorted(of))}: {line}" for line, of in list(ranks.items())[:MAX_NOTES]]
 
 

@@ -77,6 +77,16 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pyt
     assert f"{tmp_path / 'file'}: File exists" in capsys.readouterr().err
 
 
+def test_a_secret_that_is_no_text_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the file and what to do."""
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "n1").write_bytes(b"\xff")
+
+    assert main(["broker-config", "n1", "--out", str(tmp_path)]) == 2
+    where = f"timesyncd: {tmp_path / 'secrets' / 'n1'}: the secret cannot be read"
+    assert capsys.readouterr().err == f"{where}: not text in UTF-8; remove it for a new one\n"
+
+
 def test_a_password_s_line_is_what_mosquitto_computes() -> None:
     """PBKDF2 with SHA-512 over the salt, as in its documentation of $7$."""
     user, _, entry = password_line("n1", "secret", b"0123456789ab").partition(":")

@@ -253,7 +253,8 @@ def test_a_certificate_has_its_validity(tmp_path: Path) -> None:
     """Each readable certificate file is reported with its end."""
     made = certificate(tmp_path, "hub")
     pem = next(path for path in tmp_path.iterdir() if b"BEGIN CERTIFICATE" in path.read_bytes())
-    web = {"certificate": str(pem), "key": str(pem), "client_ca": str(tmp_path / "none")}
+    web = {"certificate": str(pem), "key": str(pem), "client_ca": str(tmp_path / "fifo")}
+    os.mkfifo(tmp_path / "fifo")
     [seen] = certificate_facts(config(web=web))
 
     assert made is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -161,6 +162,27 @@ def test_the_older_side_file_is_read_too(tmp_path: Path, ranks: tuple[Path, Path
     side.write_text(anchors_text(owner(1), every[3:]))
 
     assert merged(tmp_path, *ranks)["timesyncd"]["files"][1]["anchors"] == 6
+
+
+@pytest.mark.parametrize("name", ["rank1.json.anchors", "rank1.json.anchors.old", "rank-1-4001.anchors"])
+def test_anchors_that_are_a_pipe_are_reported(
+    name: str, tmp_path: Path, ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may never end."""
+    if not name.endswith(".old"):
+        (tmp_path / "rank1.json.anchors").unlink()
+    os.mkfifo(tmp_path / name)
+
+    assert main(["merge-traces", *map(str, ranks), "-o", str(tmp_path / "merged.json")]) == 2
+    assert capsys.readouterr().err == f"timesyncd: {tmp_path / name}: it is no regular file\n"
+
+
+def test_a_trace_may_have_the_longest_name(tmp_path: Path) -> None:
+    """The name of its side file would be too long, so there is none."""
+    trace = tmp_path / f"{'t' * 250}.json"
+    trace.write_text(trace_text(0, 0))
+
+    assert main(["merge-traces", str(trace), "-o", str(tmp_path / "merged.json")]) == 1
 
 
 def test_an_unaligned_trace_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

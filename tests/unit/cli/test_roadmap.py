@@ -181,10 +181,13 @@ def test_a_folder_of_another_job_is_rejected(
     assert "is of job 'train': give another --out for 'other'" in capsys.readouterr().err
 
 
-def test_a_state_that_is_none_is_one_error(done: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("state", ["{", "[" * 100_000], ids=["partial", "nested"])
+def test_a_state_that_is_none_is_one_error(
+    state: str, done: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """It names the file and what to do."""
     Path("timesyncd-roadmap").mkdir()
-    Path("timesyncd-roadmap/roadmap.json").write_text("{")
+    Path("timesyncd-roadmap/roadmap.json").write_text(state)
     assert main(["roadmap", "train", "--yes"]) == 2
     assert "not a roadmap's state" in capsys.readouterr().err
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from timesyncd.__main__ import main
-from timesyncd.client.files import read_file
+from timesyncd.client.files import open_file, read_file
 from timesyncd.errors import StoreError
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.export import export
@@ -34,6 +35,21 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, path: str) -> None:
 
     with pytest.raises(OSError, match=r"it is no regular file|Is a directory"):
         read_file(tmp_path / path)
+    with pytest.raises(OSError, match=r"it is no regular file|Is a directory"), open_file(tmp_path / path):
+        pass
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A file with holes would fill the memory up to the limit, which is 2 GiB for a recording."""
+    with (tmp_path / "holes").open("wb") as file:
+        file.truncate(1 << 40)
+    tracemalloc.start()
+    with pytest.raises(OSError, match="it is larger than 67108864 bytes"):
+        read_file(tmp_path / "holes", 1 << 26)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak_bytes < 1 << 20
 
 
 def test_a_pipe_is_read_to_its_end_where_it_is_allowed() -> None:
@@ -79,6 +95,12 @@ def test_a_pipe_that_does_not_end_is_given_up() -> None:
         (["store", "backup", "unused", "--store", "{}"], "not a regular file"),
         (["store", "restore", "{}", "--store", "unused"], "not a regular file"),
         (["check-config", "--config", "{}"], "no regular file"),
+        (["probe", "127.0.0.1", "--community-env", "HOME", "--profile", "{}"], "no regular file"),
+        (["simulate", "--scenario", "{}"], "no regular file"),
+        (["audit", "--out", "unused", "--from", "{}"], "no regular file"),
+        (["merge-traces", "{}", "-o", "unused"], "no regular file"),
+        (["roadmap", "j", "--out", "{}.folder"], "no regular file"),
+        (["broker-config", "n1", "--out", "{}.folder"], "no regular file"),
     ],
 )
 def test_a_command_that_is_given_a_fifo_without_a_writer_ends(
@@ -87,6 +109,9 @@ def test_a_command_that_is_given_a_fifo_without_a_writer_ends(
     """With one line that states what is wrong."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "fifo.folder" / "secrets").mkdir(parents=True)
+    os.mkfifo(tmp_path / "fifo.folder" / "roadmap.json")
+    os.mkfifo(tmp_path / "fifo.folder" / "secrets" / "n1")
     status = main([word.format(tmp_path / "fifo") for word in words])
     error = capsys.readouterr().err
 

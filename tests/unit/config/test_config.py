@@ -51,9 +51,10 @@ def parse(text: str) -> config.Config:
             '[[source]]\nname = "a"\ndriver = "clockbound"\npath = "/a\\u0000b"\n[clockbound]\n',
             "a path cannot contain NUL",
         ),
-        (f"{'.'.join(['a'] * 5000)} = 1\n", "nested too deeply"),
+        (f"source.{'.'.join(['a'] * 5000)} = 1\n", "nested too deeply"),
+        (f"{'.'.join(['a'] * 5000)} = 1\n", r"a = \.\.\.: unknown key"),
     ],
-    ids=["store", "source", "nested"],
+    ids=["store", "source", "nested source", "nested"],
 )
 def test_a_path_or_a_table_that_no_system_takes_is_an_error(text: str, error: str, tmp_path: Path) -> None:
     """NUL in a path, and thousands of nested tables, are refused as any other wrong value."""
@@ -260,9 +261,10 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     [
         ("a = " + "[" * 3_000 + "]" * 3_000, "recursion"),
         ("a = " + "9" * 5_000, "4300 digits"),
+        ("a = 0x" + "9" * 5_000, r"a = \.\.\.: unknown key"),
         ("a = 1 " * 200_000, "larger"),
     ],
-    ids=["nested arrays", "a long number", "a megabyte"],
+    ids=["nested arrays", "a long number", "a long hexadecimal number", "a megabyte"],
 )
 def test_what_the_parser_cannot_take_is_one_line(tmp_path: Path, content: str, why: str) -> None:
     """
@@ -273,8 +275,23 @@ def test_what_the_parser_cannot_take_is_one_line(tmp_path: Path, content: str, w
     with pytest.raises(ConfigError, match=why) as caught:
         config.load(path, options_of)
 
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"{path}:")
     assert "\n" not in str(caught.value)
+
+
+def test_a_grandmaster_s_profile_is_named_alone(tmp_path: Path) -> None:
+    """pydantic also reports that too few are left."""
+    path = tmp_path / "t.toml"
+    path.write_text(
+        '[[grandmaster]]\nname = "gm"\ndriver = "timeprovider"\nhost = "gm"\n'
+        'community = { env = "HOME" }\nprofiles = ["/dev/zero"]\n'
+    )
+    with pytest.raises(ConfigErrors) as caught:
+        config.load(path, options_of)
+
+    assert caught.value.texts == (
+        f"{path}:6: grandmaster[0].profiles[0] = '/dev/zero': profile /dev/zero: cannot be read: it is no regular file",
+    )
 
 
 def test_a_secret_in_what_is_no_file_is_reported_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,7 +155,8 @@ def test_the_newest_marks_are_read(ranks: Ranks, tmp_path: Path) -> None:
     assert 0 < len(found.marks[0]) <= 600
     assert found.marks[0][-1].number == 1_099
     paths[1].write_bytes(b"\x08\0\0\0TSJG{]  ")
-    found = recorded_groups(paths | {2: tmp_path / "absent"}, 3, 5_000, 1 << 20)
+    os.mkfifo(tmp_path / "fifo")
+    found = recorded_groups(paths | {2: tmp_path / "absent", 3: tmp_path / "fifo"}, 4, 5_000, 1 << 20)
     assert found is not None
     assert list(found.marks) == [0]
     assert found.after(0).marks == {0: []}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from timesyncd.jobs.issued_calls import CallKind, IssuedCallCounts, parse_calls,
 
 
 def test_the_ranks_files_are_summed(tmp_path: Path) -> None:
-    """A file that a killed rank did not finish is left out, and a folder without any gives nothing."""
+    """A file that a killed rank did not finish, and what is none, is left out; and a folder without any gives nothing."""
     assert read_calls(tmp_path) is None
     for rank in range(2):
         content = {"metered": 30, "unmetered": [["send", 4, None, 8], ["all_reduce", 2, "tp", rank]]}
         content |= {"beside": 5} if rank else {}  # older clients write none
         (tmp_path / f"rank-{rank}-1.calls").write_text(json.dumps(content))
     (tmp_path / "rank-2-1.calls").write_text('{"metered": 3')
+    os.mkfifo(tmp_path / "rank-3-1.calls")
 
     assert read_calls(tmp_path) == IssuedCallCounts(
         60, {CallKind("send", 4, None): 16, CallKind("all_reduce", 2, "tp"): 1}, 5
@@ -39,6 +41,7 @@ def test_the_ranks_files_are_summed(tmp_path: Path) -> None:
         '{"metered": 1, "unmetered": 7}',
         '{"metered": 1, "unmetered": [], "beside": -1}',
         "\xff",
+        "[" * 100_000,
     ],
 )
 def test_what_no_rank_writes_is_refused(content: str) -> None:

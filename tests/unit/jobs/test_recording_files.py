@@ -477,5 +477,6 @@ def test_what_ranks_could_not_meter_is_a_note(tmp_path: Path) -> None:
     """Lines of the ranks' note files are notes of the recording, and so of the report; equal ones count once."""
     for rank in (0, 1):
         (tmp_path / f"rank-{rank}-{rank + 7}.note").write_text("this module is not metered (torch 2)\n" + "x\n" * rank)
+    (tmp_path / os.fsdecode(b"rank-\xff-1.note")).write_text("of no rank\n")
 
     assert recorded(tmp_path, steps=3).notes == ("Rank 0, 1: this module is not metered (torch 2)", "Rank 1: x")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from timesyncd.__main__ import main
 from timesyncd.errors import ConfigError
 from timesyncd.simulation.grandmaster import Device
 from timesyncd.simulation.grandmaster.actions import load_scenario
@@ -57,6 +59,8 @@ def test_a_scenario_from_a_file(tmp_path: Path) -> None:
         ('[[action]]\nat_s = -1\ndo = "reboot"', "action[0].reboot.at_s = -1: Input should be greater"),
         ("[[action", "Expected"),
         ("other = 1", "action: missing"),
+        ("a = " + "[" * 50_000, "not valid TOML: maximum recursion depth"),
+        ("a = " + "9" * 5_000, "not valid TOML: Exceeds the limit"),
     ],
 )
 def test_a_wrong_file_is_reported_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -72,3 +76,15 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     """The error is the same as for a wrong file."""
     with pytest.raises(ConfigError, match="No such file"):
         load_scenario(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("name", ["fifo", "x" * 300])
+def test_what_cannot_be_read_is_reported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, and at once: also of the folder of a recording."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "recording").mkdir()
+    os.mkfifo(tmp_path / "recording" / "walk.snmprec")
+
+    assert main(["simulate", "--scenario", str(tmp_path / name)]) == 2
+    assert main(["simulate", "--scenario", str(tmp_path / "recording")]) == 2
+    assert capsys.readouterr().err.count("\n") == 2

@@ -31,6 +31,7 @@ from timesyncd.cli._segment_node import segment_node
 from timesyncd.cli.check_config import driver_warnings, readable_secrets, unusable_files, web_warnings
 from timesyncd.client.api import get, get_json
 from timesyncd.client.clock import find_runtime_dir
+from timesyncd.client.files import read_file
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import ClockSource, Config, Grandmaster, MqttSettings, validation_text
 from timesyncd.driver import build_driver, options_of
@@ -297,7 +298,7 @@ def _certificates(config: Config) -> Iterator[CertificateFacts]:
             if path is None:
                 continue
             try:
-                found = x509.load_pem_x509_certificates(path.read_bytes())
+                found = x509.load_pem_x509_certificates(read_file(path))
             except (OSError, ValueError):
                 continue
             first, last = (min, max) if name.endswith("ca") else (max, min)

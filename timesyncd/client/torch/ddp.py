@@ -15,6 +15,7 @@ import torch
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from timesyncd.client.files import read_file
 from timesyncd.client.job import Job
 from timesyncd.client.packing import Packing
 from timesyncd.client.torch.communicators import Channel
@@ -375,6 +376,10 @@ def _channel_of(job: Job, ddp: DistributedDataParallel) -> Channel | None:
     return None if communicators is None else communicators.of(ddp.process_group)
 
 
+#: A report has a part for each step that it shows.
+MAX_REPORT_BYTES = 1 << 28
+
+
 def bucket_options(report: Path | str) -> dict[str, Any]:
     """
     The options for DistributedDataParallel that an audit's report.json suggests.
@@ -383,11 +388,11 @@ def bucket_options(report: Path | str) -> dict[str, Any]:
     report. Raises ValueError if there is no report, or if it has no bucket sizes.
     """
     try:
-        content = json.loads(Path(report).read_text(encoding="utf-8"))
+        content = json.loads(read_file(Path(report), MAX_REPORT_BYTES))
         caps = None if content["buckets"] is None else content["buckets"]["caps_mib"]
     except OSError as error:
         raise ValueError(f"{report}: cannot be read: {error.strerror or error}; run `timesyncd audit` first") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{report}: this is not a report.json of `timesyncd audit`") from error
     return _options(report, caps)
 

@@ -14,7 +14,6 @@ A file is a list of actions (actions.py), each at its time:
 from __future__ import annotations
 
 import random
-import tomllib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from timesyncd.config import validation_text
+from timesyncd.config import read_file, toml_tables, validation_text
 from timesyncd.errors import ConfigError
 from timesyncd.simulation.grandmaster.alarms import KINDS
 from timesyncd.simulation.grandmaster.device import Device
@@ -306,9 +305,11 @@ class _File(BaseModel):
 def load_scenario(file: Path) -> Scenario:
     """Raises ConfigError naming file, key path and what is allowed."""
     try:
-        written = _File.model_validate(tomllib.loads(file.read_text()))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"scenario {file}: {error}") from error
+        written = _File.model_validate(toml_tables(read_file(file)))
+    except OSError as error:
+        raise ConfigError(f"scenario {file}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         raise ConfigError(f"scenario {file}: {validation_text(error, model=_File)}") from error
+    except ValueError as error:
+        raise ConfigError(f"scenario {file}: not valid TOML: {error}") from error
     return Scenario(str(file), tuple(written.action))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from timesyncd.client.files import read_file
 from timesyncd.errors import ConfigError, Malformed, TimesyncdError
 from timesyncd.sample import format_identity
 from timesyncd.simulation.grandmaster.actions import SCENARIOS, Scenario, load_scenario
@@ -30,6 +31,9 @@ from timesyncd.simulation.grandmaster.wire import UsmUser
 
 WALK = "walk.snmprec"
 
+#: Of a device with every table full.
+MAX_WALK_BYTES = 1 << 26
+
 
 @dataclass(frozen=True)
 class PlayedRecording:
@@ -42,8 +46,8 @@ class PlayedRecording:
 def load_recording(folder: Path) -> PlayedRecording:
     """Raises ConfigError when there is no such folder or its walk cannot be read."""
     try:
-        objects = parse_snmprec((folder / WALK).read_text())
-        bodies = {path.name: path.read_bytes() for path in sorted(folder.glob("https/*"))}
+        objects = parse_snmprec(read_file(folder / WALK, MAX_WALK_BYTES).decode())
+        bodies = {path.name: read_file(path) for path in sorted(folder.glob("https/*"))}
     except (OSError, UnicodeDecodeError, Malformed) as error:
         raise ConfigError(f"recording {folder}: {error}") from error
     return PlayedRecording(RecordedMib(objects), bodies)
@@ -136,9 +140,9 @@ def _played(name: str) -> Scenario | PlayedRecording:
     """Raises ConfigError."""
     if name in SCENARIOS:
         return SCENARIOS[name]
-    if not Path(name).exists():
+    if not os.path.exists(name):
         raise ConfigError(f"scenario {name!r} is no file and none of {', '.join(SCENARIOS)}")
-    return load_recording(Path(name)) if Path(name).is_dir() else load_scenario(Path(name))
+    return load_recording(Path(name)) if os.path.isdir(name) else load_scenario(Path(name))
 
 
 def _device(plan: SimulationPlan, number: int) -> Device:

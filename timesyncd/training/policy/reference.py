@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from timesyncd.client.recorder import LENGTH
+from timesyncd.client.files import read_file
+from timesyncd.client.recorder import LENGTH, MAX_RECORD_BYTES
 from timesyncd.errors import Malformed
 from timesyncd.ipc.job_datagram import Kind, Mark, decode, loss_of
 from timesyncd.training.policy.learning import LossPoint
@@ -22,7 +23,7 @@ def read_reference(folder: Path) -> list[LossPoint]:
     """
     losses: dict[int, list[float]] = defaultdict(list)
     for path in sorted(folder.glob("*.marks")):
-        for mark in recorded_marks(path.read_bytes()):
+        for mark in recorded_marks(read_file(path, MAX_RECORD_BYTES)):
             if mark.kind == Kind.LOSS:
                 losses[mark.step].append(loss_of(mark.bytes))
     if not losses:

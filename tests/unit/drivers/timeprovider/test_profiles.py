@@ -84,6 +84,7 @@ def test_a_profile_of_the_site_is_read_by_its_path(tmp_path: Path) -> None:
         (HEAD.replace("proved_by", "composes") + OBJECT, "proved_by is missing; give the subtree"),
         (HEAD + "[[notification]]\noid = '1.3.6.1'\nkind = 'alarm'\nvariables = { colour = '1.3.6.1' }\n", "colour"),
         (HEAD + "[[object", "not TOML"),
+        (HEAD + "a = " + "[" * 50_000, "not TOML: maximum recursion depth"),
     ],
 )
 def test_an_invalid_profile_is_an_error_of_one_line(tmp_path: Path, text: str, reported: str) -> None:
@@ -103,7 +104,12 @@ def test_clock_states_are_the_neutral_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reported"), [("tp9999", "allowed: tp4100, tp4500, s650, tp5000e, "), ("no/such.toml", "cannot be")]
+    ("name", "reported"),
+    [
+        ("tp9999", "allowed: tp4100, tp4500, s650, tp5000e, "),
+        ("no/such.toml", "cannot be"),
+        ("/dev/zero", "no regular"),
+    ],
 )
 def test_a_missing_profile_is_an_error(name: str, reported: str) -> None:
     """A name that is not shipped lists those that are; a path that is not there reports it."""
