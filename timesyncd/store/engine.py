@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.config import StoreSettings, check_store_url
 from timesyncd.errors import ConfigError, StoreError
-from timesyncd.store.intact import LENIENT_TEXT
+from timesyncd.store.intact import LENIENT_TEXT, decoded
 
 if TYPE_CHECKING:
     import psycopg
@@ -94,7 +94,8 @@ def _reader_engine(location: StoreLocation) -> Engine:
     if location.url is not None:
         return _postgresql_engine(location.url, location.password, read_only=True, poolclass=NullPool)
     assert location.path is not None
-    return create_engine("sqlite://", creator=partial(_sqlite_reader, location.path), poolclass=NullPool)
+    creator = partial(_sqlite_reader, location.path)
+    return create_engine("sqlite://", creator=creator, poolclass=NullPool, json_deserializer=decoded)
 
 
 @contextmanager
@@ -197,6 +198,7 @@ def _sqlite_writer(path: Path, *, durable: bool) -> Engine:
         URL.create("sqlite", database=str(path)),
         connect_args={"timeout": BUSY_S},
         json_serializer=partial(json.dumps, separators=(",", ":")),
+        json_deserializer=decoded,
     )
 
     @event.listens_for(engine, "connect")
@@ -250,6 +252,7 @@ def _postgresql_engine(url: str, password: SecretStr | None, *, read_only: bool,
             connect_args={"connect_timeout": _CONNECT_S, "application_name": "timesyncd"} | _gone_after(GONE_S),
             paramstyle="format",
             json_serializer=partial(json.dumps, separators=(",", ":")),
+            json_deserializer=decoded,
             **pooling,
         )
     except ImportError as error:

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, TypeAdapter
 from sqlalchemy import func, select
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.ipc.wire_types import Int64
+from timesyncd.messages.node import Message
 from timesyncd.store.engine import StoreLocation, reading
-from timesyncd.store.intact import intact
+from timesyncd.store.intact import checked, intact
 from timesyncd.store.rollups import HOUR_S, MINUTE_S
 from timesyncd.store.series import Record
 from timesyncd.store.tables import clock_sample, grandmaster_sample, rollup
@@ -57,6 +60,19 @@ class Grid:
         first = max(0, (realtime_ns - self.begin_ns) // self.step_ns)
         last = (max(realtime_ns, realtime_ns + span_ns - 1) - self.begin_ns) // self.step_ns
         return range(first, min(last, self.steps - 1) + 1)
+
+
+class _SatelliteLevel(Message):
+    number: Int64
+    cn0_db_hz: Int64 | None = None
+
+
+class _PortClients(Message):
+    clients: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+
+
+_LEVELS, _CLIENTS = TypeAdapter(list[_SatelliteLevel]), TypeAdapter(list[_PortClients])
+_TERMS = TypeAdapter(dict[str, Int64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +158,7 @@ def newest_terms(location: StoreLocation, source: str, grid: Grid) -> list[tuple
     rows = select(columns.realtime_ns, columns.terms).where(columns.id.in_(newest), intact(columns.terms))
     with reading(location) as connection:
         found = connection.execute(rows.order_by(columns.realtime_ns)).all()
-    return [(at, terms) for at, terms in found if isinstance(terms, dict)]
+    return [(at, terms) for at, stored in found if (terms := checked(_TERMS, stored))]
 
 
 def point(realtime_ns: int, value: int) -> Record:
@@ -217,9 +233,9 @@ def satellite_levels(
     newest_ns = None
     for at, satellites in _whole_rows(location, grandmaster, "satellites", grid):
         newest_ns = at
-        for each in satellites or ():
-            if (level := each.get("cn0_db_hz")) is not None:
-                levels.setdefault(each["number"], {})[(at - grid.begin_ns) // grid.step_ns] = level
+        for each in checked(_LEVELS, satellites) or ():
+            if each.cn0_db_hz is not None:
+                levels.setdefault(each.number, {})[(at - grid.begin_ns) // grid.step_ns] = each.cn0_db_hz
     return levels, newest_ns
 
 
@@ -230,7 +246,7 @@ def client_counts(location: StoreLocation, grandmaster: str, grid: Grid) -> list
     """
     found = []
     for at, ports in _whole_rows(location, grandmaster, "ports", grid):
-        counts = [port["clients"] for port in ports or () if port.get("clients") is not None]
+        counts = [port.clients for port in checked(_CLIENTS, ports) or () if port.clients is not None]
         if counts:
             found.append(point(at, sum(counts)))
     return found

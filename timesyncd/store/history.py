@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection, Select, Table, func, not_, select, tuple_
 
 from timesyncd.bound import Reason
 from timesyncd.errors import ConfigError, StoreError
-from timesyncd.sample import CHANGES, ClockSample, ClockState, NoSample, NoSampleCause, PhcSample, PortState
+from timesyncd.sample import CHANGES, ClockSample, ClockState, NoSample, NoSampleCause, PhcSample, PortState, Satellite
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.index_scans import source_names
-from timesyncd.store.intact import intact
+from timesyncd.store.intact import checked, intact
 from timesyncd.store.tables import (
     SLOW,
     TIMED,
@@ -48,6 +49,8 @@ _LOCKED_CLASSES = (None, 6, 13)
 _DATED = (Reason.HOLDOVER_BUDGET_EXCEEDED.name.lower(),)
 #: How many contradictory LOCKED samples in a row are skipped: a poll during a change yields one or two.
 _CONTRADICTIONS = 60
+_SATELLITES = TypeAdapter(tuple[Satellite, ...])
+_PHC = TypeAdapter(PhcSample)
 _HOLDOVERS = (ClockState.HOLDOVER.value, ClockState.HOLDOVER_OUT_OF_SPEC.value)
 
 
@@ -201,12 +204,16 @@ def last_locked(location: StoreLocation, source: str) -> Record | None:
         for row in (whole for each in newest for whole in _made_whole(connection, [each])):
             if row["clock_state"] != ClockState.LOCKED.value:
                 return None
-            satellites = row.get("satellites")
-            has_satellite = satellites is None or any(satellite["healthy"] is not False for satellite in satellites)
-            if row["clock_class"] in _LOCKED_CLASSES and has_satellite:
+            if row["clock_class"] in _LOCKED_CLASSES and _has_satellite(row.get("satellites")):
                 since = of_source.where(invalid, columns.realtime_ns >= row["realtime_ns"]).limit(1)
                 return row if connection.execute(since).first() is None else None
     return None
+
+
+def _has_satellite(stored: object) -> bool:
+    """Whether one is healthy, or none is reported. A damaged list shows none."""
+    satellites = checked(_SATELLITES, stored)
+    return stored is None or any(each.healthy is not False for each in satellites or ())
 
 
 def _newest(table: Table, source: str, since_ns: int, until_ns: int, limit: int | None) -> Select[Any]:
@@ -306,8 +313,15 @@ def _reading(record: Record) -> tuple[int, ClockSample | NoSample] | None:
 
 def _clock_sample(record: Record) -> ClockSample:
     stored = {name: record[name] for name in _STORED}
-    phc = record["phc"] and PhcSample(**record["phc"])
-    return ClockSample(port_state=PortState[record["port_state"]], phc=phc, **stored)
+    return ClockSample(port_state=PortState[record["port_state"]], phc=_phc(record["phc"]), **stored)
+
+
+def _phc(stored: object) -> PhcSample | None:
+    """Raises ValueError, in one line, for what is none."""
+    try:
+        return None if stored is None else _PHC.validate_python(stored)
+    except ValidationError as error:
+        raise ValueError(f"phc: {error.errors()[0]['msg']}") from error
 
 
 _POLL_FAILURES = (NoSampleCause.SOURCE_UNREACHABLE, NoSampleCause.SOURCE_MALFORMED, NoSampleCause.SOURCE_REFUSED)

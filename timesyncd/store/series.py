@@ -18,6 +18,7 @@ Record = dict[str, Any]
 
 #: One minute with its grace period, at about 100 samples a second.
 _MAX_TAIL_ROWS = 10_000
+_MOST = 2**63 - 1
 _KEY = (rollup.c.node, rollup.c.source, rollup.c.quantity)
 _COLUMNS = ("realtime_ns", "span_s", "minimum", "maximum", "mean", "p50", "p99", "count")
 
@@ -161,7 +162,7 @@ def _minute(samples: list[tuple[int, int]]) -> Record:
 def _merged_columns() -> list[ColumnElement[Any]]:
     """The columns of one merged group of hours, in floating point: sums of products exceed the database's integers."""
     columns = rollup.c
-    first_ns, count = func.min(columns.realtime_ns), cast(func.sum(columns.count), Float)
+    first_ns, count = func.min(columns.realtime_ns), func.sum(cast(columns.count, Float))
     weighted = {name: func.sum(cast(columns[name], Float) * columns.count) / count for name in ("mean", "p50")}
     merged = {"minimum": func.min(columns.minimum), "maximum": func.max(columns.maximum)} | weighted
     merged |= {"p99": func.max(columns.p99), "count": count, "realtime_ns": first_ns}
@@ -170,8 +171,8 @@ def _merged_columns() -> list[ColumnElement[Any]]:
 
 
 def _rounded(row: RowMapping) -> Record:
-    """A merged group in integers; mean and p50 stay within minimum and maximum, and so within 64 bits."""
-    record = {name: round(value) for name, value in row.items()}
+    """A merged group in integers of 64 bits; mean and p50 stay within minimum and maximum."""
+    record = {name: min(round(value), _MOST) for name, value in row.items()}
     low, high = record["minimum"], record["maximum"]
     return record | {name: min(max(record[name], low), high) for name in ("mean", "p50")}
 

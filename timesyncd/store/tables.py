@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     JSON,
@@ -21,6 +21,9 @@ from sqlalchemy import (
 
 #: The newest revision of migrations/.
 REVISION = "0001"
+
+#: In a column's `info`: what `intact` requires of its values, the type of JSON and the least number.
+SHAPE, LEAST = "shape", "least"
 
 metadata = MetaData(
     naming_convention={
@@ -48,8 +51,8 @@ def _flags(*names: str, nullable: bool = True) -> list[Column[bool]]:
     return [Column(name, Boolean, nullable=nullable) for name in names]
 
 
-def _jsons(*names: str) -> list[Column[Any]]:
-    return [Column(name, JSON(none_as_null=True)) for name in names]
+def _jsons(shape: Literal["array", "object"], *names: str) -> list[Column[Any]]:
+    return [Column(name, JSON(none_as_null=True), info={SHAPE: shape}) for name in names]
 
 
 clock_sample = Table(
@@ -67,7 +70,8 @@ clock_sample = Table(
     *_ints("current_utc_offset_s"),
     *_ints("sync_interval_ns", "delay_interval_ns", nullable=False),
     *_ints("delay_requests_sent", "delay_responses_received"),
-    *_jsons("exchanges", "phc"),
+    *_jsons("array", "exchanges"),
+    *_jsons("object", "phc"),
     *_texts("gm_status", "utc_status"),
     *_ints("parent_bound_ns", "parent_growth_ppb"),
     *_texts("parent_reason_code"),
@@ -78,7 +82,7 @@ clock_sample = Table(
     *_ints("utc_seconds_removed"),
     *_ints("parent_stat_bound_ns", "parent_stat_growth_ppb", "gm_stat_bound_ns", "gm_stat_growth_ppb"),
     *_ints("utc_stat_bound_ns", "utc_stat_growth_ppb"),
-    *_jsons("terms", "stat_terms", "rates"),
+    *_jsons("object", "terms", "stat_terms", "rates"),
     *_ints("domain", "daemon_pid"),
     *_flags("leap61", "leap59"),
     Index(None, "source", "realtime_ns"),
@@ -107,7 +111,7 @@ utc_sample = Table(
     *_texts("leap", nullable=False),
     *_ints("root_delay_ns", "root_dispersion_ns", nullable=False),
     *_ints("frequency_ppb", "skew_ppb"),
-    *_jsons("ntp_sources"),
+    *_jsons("array", "ntp_sources"),
     *_texts("utc_status"),
     *_ints("utc_bound_ns", "utc_growth_ppb"),
     *_texts("utc_reason_code"),
@@ -125,7 +129,7 @@ kernel_sample = Table(
     *_flags("synchronized", nullable=False),
     *_texts("leap", nullable=False),
     *_ints("tai_offset_s", nullable=False),
-    *_jsons("disciplines", "undecided_disciplines", "undecided_ptp4l"),
+    *_jsons("array", "disciplines", "undecided_disciplines", "undecided_ptp4l"),
     *_flags("programs_visible"),
     *_texts("unexplained_movement"),
     *_ints("vm_disruptions"),
@@ -147,12 +151,13 @@ grandmaster_sample = Table(
     *_flags("time_traceable", "frequency_traceable"),
     *_texts("gnss_state", "gnss_position_mode", "antenna", "ntp_mode", "ntp_leap"),
     *_ints("ntp_stratum", "uptime_s", "engine_boots"),
-    *_jsons("alarms"),
+    *_jsons("array", "alarms"),
     *_ints("utc_bound_ns", "utc_growth_ppb"),
     *_texts("utc_reason_code"),
     *_texts("model", "serial", "firmware", "oscillator", "sys_name", "sys_descr", "sys_object_id"),
-    *_jsons("references", "ports", "satellites", "position", "time_errors", "sensors", "interfaces"),
-    *_jsons("profiles", "unknown"),
+    *_jsons("array", "references", "ports", "satellites"),
+    *_jsons("object", "position"),
+    *_jsons("array", "time_errors", "sensors", "interfaces", "profiles", "unknown"),
     *_texts("snmp_error"),
     Index(None, "source", "realtime_ns"),
 )
@@ -217,7 +222,7 @@ finding = Table(
     Column("since_realtime_ns", BigInteger, primary_key=True),
     *_ints("until_realtime_ns"),
     *_texts("severity", "evidence", "cause", "remedy", nullable=False),
-    *_jsons("chain"),
+    *_jsons("array", "chain"),
 )
 
 incarnation = Table(
@@ -238,7 +243,8 @@ rollup = Table(
     metadata,
     *(_key(name, String) for name in ("node", "source", "quantity")),
     *(_key(name) for name in ("span_s", "realtime_ns")),
-    *_ints("count", "minimum", "maximum", "mean", "p50", "p99", nullable=False),
+    Column("count", BigInteger, nullable=False, info={LEAST: 1}),
+    *_ints("minimum", "maximum", "mean", "p50", "p99", nullable=False),
     Index(None, "span_s", "realtime_ns"),
     sqlite_with_rowid=False,
 )
@@ -253,7 +259,7 @@ event = Table(
     *_texts("event_id", "type", nullable=False),
     *_texts("subject"),
     *_texts("time", nullable=False),
-    *_jsons("data"),
+    *_jsons("object", "data"),
     UniqueConstraint("node", "event_id"),
     Index(None, "realtime_ns"),
 )
@@ -271,7 +277,7 @@ operator_note = Table(
 )
 
 #: Rows that the hubs have not confirmed yet; `row` is a HistoryRow.
-outbox = Table("outbox", metadata, _key("sequence"), *_ints("realtime_ns", nullable=False), *_jsons("row"))
+outbox = Table("outbox", metadata, _key("sequence"), *_ints("realtime_ns", nullable=False), *_jsons("object", "row"))
 
 #: One row: the stream of this store and its next sequence number, kept even when the outbox is empty.
 outbox_counter = Table("outbox_counter", metadata, _key("stream"), *_ints("next_sequence", nullable=False))

@@ -249,6 +249,25 @@ def test_a_holdover_began_after_the_last_locked_sample(grandmasters: Path) -> No
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(f"satellites = '{json}'" for json in ("[1]", "[{}]", '"abc"', '{"a":1}', "5", '[{"healthy":"x"}]')),
+        f"alarms = '[{'9' * 5_000}]', clock_class = 7",
+        f"alarms = '{'[' * 900}{']' * 900}', clock_class = 7",
+    ],
+)
+def test_a_damaged_lock_is_left_out(grandmasters: Path, tmp_path: Path, damage: str) -> None:
+    """An earlier one dates the holdover then: it began no earlier, so no bound is too narrow."""
+    path = Path(shutil.copy(grandmasters, tmp_path))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        newest = f"source = 'gm' AND realtime_ns = {START_NS + NS_PER_S}"
+        connection.execute(f"UPDATE grandmaster_sample SET whole = 1, {damage} WHERE {newest}")
+    found = history.last_locked(StoreLocation(path=path), "gm")
+
+    assert found is not None and found["realtime_ns"] == START_NS
+
+
 def test_anybody_reads_a_store_at_rest(path: Path) -> None:
     """A daemon that stopped leaves a file that needs no write permission to be read."""
     with without_write_permission(path.parent):

@@ -19,6 +19,7 @@ from timesyncd.messages.fleet import CloudEvent, HistoryBatch
 from timesyncd.model.observation import Observation
 from timesyncd.store import export, history, outbox, series
 from timesyncd.store.engine import StoreLocation, reading
+from timesyncd.store.intact import decoded
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 
@@ -105,7 +106,7 @@ DAMAGES = {
         "UPDATE clock_sample SET terms = '{', gm_bound_ns = x'00' WHERE id = 6",
         "UPDATE clock_sample SET source = x'00' WHERE id = 7",
         "UPDATE clock_sample SET source = 7, realtime_ns = 'abc' WHERE id = 8",
-        "UPDATE clock_sample SET realtime_ns = 'abc' WHERE id = 9",
+        "UPDATE clock_sample SET realtime_ns = 'abc', phc = '[]' WHERE id = 9",
         "UPDATE source_event SET realtime_ns = 'abc', reason = CAST(x'ff' AS TEXT)",
         "INSERT INTO rollup VALUES (CAST('n1' AS TEXT), 'ptp', CAST(x'ff' AS TEXT), 60, 'abc', 1, 2, 3, 4, 5, 6)",
         "INSERT INTO finding VALUES ('id', x'00', 'abc', NULL, 1, 2, 3, 4, 5)",
@@ -113,7 +114,7 @@ DAMAGES = {
     "counters": (
         "UPDATE incarnation SET incarnation = 'abc', started_realtime_ns = x'00'",
         "UPDATE outbox_counter SET next_sequence = 'abc'",
-        "UPDATE event SET data = '{'",
+        "UPDATE event SET data = '[]'",
     ),
     "rows for hubs": (
         "UPDATE outbox SET sequence = 'abc'",
@@ -173,3 +174,18 @@ def test_a_hub_goes_on_with_a_node_whose_progress_is_damaged(damaged: Damaged) -
 
     assert damaged.problems.empty()
     assert damaged.execute("SELECT stream, stored_up_to FROM received") == [(1_700_000_000, 3)]
+
+
+@pytest.mark.parametrize("value", ["[]", "false", '""', "5"])
+def test_a_json_value_of_another_shape_is_damaged(damaged: Damaged, value: str) -> None:
+    """It is left out and counted, as a value of another type is."""
+    damaged.execute(f"UPDATE clock_sample SET phc = '{value}' WHERE id = 9")
+
+    assert history.damaged_rows(damaged.location, "ptp", 0, FOR_EVER_NS) == 1
+    assert len(list(history.samples(damaged.location, "ptp", 0, FOR_EVER_NS))) == SAMPLES - 1
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "1e400", "[" * 100_000, b"\xff", "{"])
+def test_what_python_does_not_hold_is_absent(text: str | bytes) -> None:
+    """SQLite calls some of it valid."""
+    assert decoded(text) is None
