@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from aiohttp import web
-from pydantic import ValidationError
 
 from timesyncd.build import this_build
 from timesyncd.clocks import NS_PER_S
@@ -28,6 +27,7 @@ from timesyncd.messages.overview import BuildInfo, Headline, Overview
 from timesyncd.store import history
 from timesyncd.store import series as store_series
 from timesyncd.store.engine import StoreLocation
+from timesyncd.store.intact import readable
 from timesyncd.web.auth import GRANT
 from timesyncd.web.query import (
     JOB_ID,
@@ -336,7 +336,7 @@ async def time_errors(request: web.Request, query: TimeRangeQuery) -> Answer:
 
     def read(place: StoreLocation) -> Page:
         steps = history.time_error_envelope(place, name, *span, TIME_ERROR_STEPS)
-        return [TimeErrorStep.model_validate(step) for step in steps], None
+        return readable(TimeErrorStep.model_validate, steps), None
 
     return await _read_list(request, read)
 
@@ -354,7 +354,7 @@ async def events(request: web.Request, query: EventsQuery) -> Answer:
             if len(rows) > len(page_rows)
             else None
         )
-        return [_cloud_event(row) for row in page_rows], None if next is None else encode_cursor(tuple(next))
+        return readable(_cloud_event, page_rows), None if next is None else encode_cursor(tuple(next))
 
     return await _read_list(request, read)
 
@@ -369,7 +369,7 @@ async def series(request: web.Request, query: HistoryQuery) -> Answer:
 
     def read(place: StoreLocation) -> Page:
         points = store_series.series(place, node, query.source, query.quantity, *span)
-        return [HistoryPoint.model_validate(point) for point in points], None
+        return readable(HistoryPoint.model_validate, points), None
 
     return await _read_list(request, read)
 
@@ -397,8 +397,6 @@ async def _read_list(request: web.Request, read: Callable[[StoreLocation], Page]
         return list_answer(request, *await asyncio.to_thread(read, place))
     except StoreError as error:
         return error_response(503, str(error))
-    except ValidationError as error:
-        return error_response(503, f"{place}: a damaged row: {error.title}: {error.errors()[0]['msg']}")
 
 
 HISTORY_ROUTES = (

@@ -23,6 +23,7 @@ from timesyncd.store import history, notes
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.grids import Envelope, Grid, envelope
 from timesyncd.store.hub_sources import FLEET_SOURCE
+from timesyncd.store.intact import readable
 from timesyncd.store.series import series
 from timesyncd.web.api import STORE, VIEW
 from timesyncd.web.auth import FORM_TIMEOUT_S, GRANT, cross_site_refusal
@@ -51,10 +52,7 @@ async def list_notes(request: web.Request, query: TimeRangeQuery) -> Answer:
 
 
 def _notes(place: StoreLocation, span: tuple[int, int]) -> list[OperatorNote]:
-    try:
-        return [notes.note_message(row) for row in notes.notes(place, *span)]
-    except ValidationError as error:
-        raise StoreError(f"{place}: a damaged note: {error.errors()[0]['msg']}") from error
+    return readable(notes.note_message, notes.notes(place, *span))
 
 
 async def handled(request: web.Request, query: PageQuery) -> Answer:

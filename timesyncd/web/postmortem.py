@@ -12,15 +12,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from timesyncd.messages.events import ALARM, BEGAN, CHANGED, ENDED, NOTE, rfc3339
+from timesyncd.messages.node import FindingMessage
 from timesyncd.messages.notes import OperatorNote
 from timesyncd.store.grids import Envelope
+from timesyncd.store.intact import checked
 from timesyncd.units import rounded_up_text, span_text
 
 #: Most rows of the timeline.
 MAX_ROWS = 2_000
 
 _FINDING_EVENTS = (BEGAN, CHANGED, ENDED)
+_FINDING, _VALUES = TypeAdapter(FindingMessage), TypeAdapter(list[dict[str, Any]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,10 @@ def postmortem(incident: Incident) -> str:
 def _summary(incident: Incident) -> Iterator[str]:
     yield f"The span lasts {span_text(incident.until_ns - incident.since_ns)}."
     findings = _known_findings(incident.events)
-    began, ended = (
-        sum(incident.since_ns <= (_moment(each, name) or 0) < incident.until_ns for each in findings)
-        for name in ("since_realtime_ns", "until_realtime_ns")
+    began = sum(incident.since_ns <= each.since_realtime_ns < incident.until_ns for each in findings)
+    ended = sum(
+        each.until_realtime_ns is not None and incident.since_ns <= each.until_realtime_ns < incident.until_ns
+        for each in findings
     )
     yield f"Findings: {began} began, {ended} ended."
     worst = [ns for ns in incident.alignment.maximum if ns is not None] if incident.alignment else []
@@ -100,14 +106,14 @@ def _timeline(incident: Incident) -> Iterator[str]:
 
 
 def _event_text(event: dict[str, Any]) -> str:
-    data = event["data"] or {}
-    if event["type"] in _FINDING_EVENTS:
-        what = event["type"].rpartition(".")[2]
-        return f"finding **{escaped(data.get('id', ''))}** {what}: {escaped(data.get('evidence', ''))}"
+    """Data that is not of its type is left out."""
+    data, what = event["data"] or {}, event["type"].rpartition(".")[2]
+    if (finding := _finding(event)) is not None:
+        return f"finding **{escaped(finding.id)}** {what}: {escaped(finding.evidence)}"
     if event["type"] == ALARM:
         return f"alarm {escaped(data.get('action', ''))}: {escaped(data.get('text', ''))}"
-    values = [str(each.get("value", "")) for each in data.get("values", ()) if isinstance(each, dict)]
-    return escaped(f"{event['type'].rpartition('.')[2]}: {', '.join(values)}")
+    values = checked(_VALUES, data.get("values")) or []
+    return escaped(f"{what}: {', '.join(str(each.get('value', '')) for each in values)}")
 
 
 def _note_text(note: OperatorNote) -> str:
@@ -116,25 +122,26 @@ def _note_text(note: OperatorNote) -> str:
     return f"{note.kind}{about}{until} by **{escaped(note.author)}**: {escaped(note.text)}"
 
 
-def _known_findings(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _finding(event: dict[str, Any]) -> FindingMessage | None:
+    """None: it is another event, or its data is damaged or another program's."""
+    return checked(_FINDING, event["data"]) if event["type"] in _FINDING_EVENTS else None
+
+
+def _known_findings(events: Iterable[dict[str, Any]]) -> list[FindingMessage]:
     """Each finding of the span once, as its last event has it, the oldest first."""
-    known: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for event in reversed(list(events)):
-        if event["type"] in _FINDING_EVENTS and event["data"]:
-            data = event["data"]
-            known[data.get("id"), data.get("subject"), data.get("since_realtime_ns")] = data
-    return list(known.values())
+    found = [finding for event in reversed(list(events)) if (finding := _finding(event)) is not None]
+    return list({(each.id, each.subject, each.since_realtime_ns): each for each in found}.values())
 
 
 def _findings(events: Iterable[dict[str, Any]]) -> Iterator[str]:
     known = _known_findings(events)
-    for data in known:
-        yield f"### {escaped(data.get('id', ''))}: {escaped(data.get('subject', ''))}"
+    for finding in known:
+        yield f"### {escaped(finding.id)}: {escaped(finding.subject)}"
         yield ""
-        yield f"- Severity {escaped(data.get('severity', ''))}, {_lasted(data)}."
+        yield f"- Severity {escaped(finding.severity)}, {_lasted(finding)}."
         for name in ("evidence", "cause", "remedy"):
-            yield f"- {name.capitalize()}: {escaped(data.get(name, ''))}"
-        chain = " -> ".join(escaped(step.get("text", "")) for step in data.get("chain") or () if isinstance(step, dict))
+            yield f"- {name.capitalize()}: {escaped(getattr(finding, name))}"
+        chain = " -> ".join(escaped(step.text) for step in finding.chain)
         if chain:
             yield f"- Chain: {chain}"
         yield ""
@@ -143,17 +150,11 @@ def _findings(events: Iterable[dict[str, Any]]) -> Iterator[str]:
         yield ""
 
 
-def _lasted(finding: dict[str, Any]) -> str:
-    since_ns, until_ns = (_moment(finding, name) for name in ("since_realtime_ns", "until_realtime_ns"))
+def _lasted(finding: FindingMessage) -> str:
+    since_ns, until_ns = finding.since_realtime_ns, finding.until_realtime_ns
     if until_ns == since_ns:
-        return f"at {_time(since_ns or 0)}"
-    return f"since {_time(since_ns or 0)}, {'active' if until_ns is None else f'ended {_time(until_ns)}'}"
-
-
-def _moment(finding: dict[str, Any], name: str) -> int | None:
-    """None also where a damaged row has something else."""
-    found = finding.get(name)
-    return found if isinstance(found, int) else None
+        return f"at {_time(since_ns)}"
+    return f"since {_time(since_ns)}, {'active' if until_ns is None else f'ended {_time(until_ns)}'}"
 
 
 def _unknown(incident: Incident) -> Iterator[str]:

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Annotated, TypeVar
 
 from aiohttp import web
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Refused, SourceError, StoreError
@@ -274,10 +274,11 @@ def _pair(question: _Question, against: str, kind: str | None) -> StabilitySerie
         raise Refused(f"{against} is compared with itself: name another node")
     span = question.span
     found = pair_stability(question.readings(question.node), question.readings(against), max(span[1] - span[0], 1))
+    report, problem = (None, found.problem) if found.report is None else _reported(found.report)
     return StabilitySeries(
         channel=None,
-        report=None if found.report is None else _message(found.report),
-        problem=found.problem,
+        report=report,
+        problem=problem,
         references=list(found.references),
         left_out=found.left_out,
     )
@@ -290,11 +291,16 @@ def _series(channel: str | None, readings: Iterator[Reading], most: int, span: t
     report = stability_of(used, max(span[1] - span[0], 1))
     if report is None:
         return StabilitySeries(channel=channel, report=None, problem="fewer than two readings in this span")
-    return StabilitySeries(channel=channel, report=_message(report), problem=None)
+    message, problem = _reported(report)
+    return StabilitySeries(channel=channel, report=message, problem=problem)
 
 
-def _message(report: StabilityReport) -> StabilityReportMessage:
-    return StabilityReportMessage.model_validate(asdict(report))
+def _reported(report: StabilityReport) -> tuple[StabilityReportMessage | None, str | None]:
+    """The message, or why there is none."""
+    try:
+        return StabilityReportMessage.model_validate(asdict(report)), None
+    except ValidationError:
+        return None, "its time errors are too far apart for 64 bits: a stored value is damaged"
 
 
 def _too_many(most: int | None = None) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from argparse import ArgumentParser
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +193,22 @@ async def test_a_span_is_exported_as_markdown(http: aiohttp.ClientSession) -> No
     assert "Findings: 0 began, 0 ended." in text
     assert "This daemon kept no alignment of the fleet in this span." in text
     assert "<b>" not in text
+
+
+@pytest.mark.parametrize("damage", [f"text = '{'x' * 501}'", "kind = 'x'", "author = ''"])
+async def test_a_damaged_row_hides_no_other(http: aiohttp.ClientSession, tmp_path: Path, damage: str) -> None:
+    """Of the notes, and of the events of all nodes."""
+    with closing(sqlite3.connect(tmp_path / "h.sqlite")) as connection, connection:
+        names = "kind, author, text, node, subject, finding, realtime_ns, until_realtime_ns"
+        connection.execute(f"INSERT INTO operator_note (note_id, {names}) SELECT 'bad', {names} FROM operator_note")
+        connection.execute(f"UPDATE operator_note SET {damage} WHERE note_id = 'bad'")
+        columns = "node, stream, sequence, realtime_ns, type, subject, time"
+        connection.execute(f"INSERT INTO event ({columns}, event_id, data) SELECT {columns.replace('sequence', '99')}, 'bad', '[]' FROM event")  # fmt: skip
+    items = {}
+    for path in ("notes", "events"):
+        async with http.get(f"/api/v1/{path}", headers=bearer("grafana")) as answer:
+            assert answer.status == 200
+            items[path] = [each["id"] for each in (await answer.json())["items"]]
+
+    assert items["notes"] == ["trainer-01-3-1"]
+    assert items["events"] and "bad" not in items["events"]

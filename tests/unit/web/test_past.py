@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +181,46 @@ async def test_a_long_answer_is_compressed_for_who_accepts_it(http: aiohttp.Clie
         assert (tag.endswith('-gzip"'), answer.status) == (True, 304)
     async with http.get("/api/v1/build", headers={"Accept-Encoding": "gzip"}) as answer:
         assert "Content-Encoding" not in answer.headers
+
+
+@pytest.mark.parametrize("count", ["0", "-1"])
+async def test_a_damaged_count_hides_no_other_quantity(http: aiohttp.ClientSession, tmp_path: Path, count: str) -> None:
+    """A roll-up of no sample is none, also where hours are merged."""
+    with closing(sqlite3.connect(tmp_path / "h.sqlite")) as connection, connection:
+        connection.execute(f"UPDATE rollup SET span_s = 3600, count = {count} WHERE source = '@fleet'")
+
+    assert (await get(http, "series?since=0"))["quantities"] == {}
+
+
+@pytest.mark.parametrize("terms", ['{"a":[1]}', '{"b":"x"}', '{"c":1e400}', '{"d":99999999999999999999}'])
+async def test_damaged_terms_are_left_out(http: aiohttp.ClientSession, tmp_path: Path, terms: str) -> None:
+    """The offsets of the same samples are answered."""
+    with closing(sqlite3.connect(tmp_path / "h.sqlite")) as connection, connection:
+        connection.execute("UPDATE clock_sample SET terms = ?", (terms,))
+    span = f"since={START_NS - MINUTE_NS}&until={START_NS + 10 * MINUTE_NS}"
+    found = await get(http, f"series?subject=node&source=ptp&quantities=offset_ns,term:a&{span}")
+
+    assert list(found["quantities"]) == ["offset_ns"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        'ports = \'[{"clients":"x"}]\'',
+        "ports = '[{\"clients\":1e400}]'",
+        "satellites = '[{\"cn0_db_hz\":1}]'",
+        'satellites = \'[{"number":1.5,"cn0_db_hz":"x"}]\'',
+        "satellites = '[1]', ports = '[1]'",
+    ],
+)
+async def test_a_damaged_list_is_left_out(http: aiohttp.ClientSession, tmp_path: Path, damage: str) -> None:
+    """Of a grandmaster's ports and satellites."""
+    with closing(sqlite3.connect(tmp_path / "h.sqlite")) as connection, connection:
+        connection.execute(
+            f"INSERT INTO grandmaster_sample (source, realtime_ns, boottime_ns, whole) VALUES ('gm', {START_NS}, 1, 1)"
+        )
+        connection.execute(f"UPDATE grandmaster_sample SET {damage}")
+    span = f"since={START_NS - MINUTE_NS}&until={START_NS + 10 * MINUTE_NS}"
+
+    assert (await get(http, f"series?subject=grandmaster&name=gm&{span}"))["quantities"] == {}
+    assert (await get(http, f"grandmasters/gm/sky?{span}"))["satellites"] == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +140,13 @@ async def test_a_request_waits_for_the_one_before_it(http: aiohttp.ClientSession
     stability._computing.release()
 
     assert (await waiting)["series"]
+
+
+async def test_readings_too_far_apart_have_no_report(http: aiohttp.ClientSession, store: Store) -> None:
+    """Their differences exceed 64 bits: the report is unknown, with the reason."""
+    with closing(sqlite3.connect(store.location.path or "")) as connection, connection:
+        connection.execute("UPDATE clock_sample SET offset_ns = iif(id % 2, 9223372036854775807, -9223372036854775808)")
+    [series] = (await get(http, f"source=ptp&{SPAN}"))["series"]
+
+    assert series["report"] is None
+    assert "64 bits" in series["problem"]
