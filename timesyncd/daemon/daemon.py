@@ -14,8 +14,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import cache
 
-from pydantic import ValidationError
-
 from timesyncd.bound import ErrorBound, published
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, RawReading, SystemClocks, boot_id, time_namespace
 from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings
@@ -75,6 +73,7 @@ from timesyncd.store import history, notes
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.hub_sources import FLEET_SOURCE
+from timesyncd.store.intact import readable
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 from timesyncd.web.app import serve
@@ -425,10 +424,13 @@ class Daemon:
             return []
         try:
             rows = notes.undecided(self._parts.store.location, started_realtime_ns)
-            return [notes.note_message(row) for row in rows]
-        except (StoreError, ValidationError) as error:
+        except StoreError as error:
             log.warning("store: acknowledgements and silences are not restored: %s", error)
             return []
+        found = readable(notes.note_message, rows)
+        if len(found) < len(rows):
+            log.warning("store: %d damaged acknowledgements or silences are not restored", len(rows) - len(found))
+        return found
 
     def _record_hub(self) -> None:
         """A hub keeps the past of its fleet and jobs, which no node has."""

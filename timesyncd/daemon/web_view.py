@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 #: of a few nodes is always of now, as the numbers of the nodes beside it are.
 OVERVIEW_LASTS_TIMES = 10
 MAX_OVERVIEW_LASTS_NS = NS_PER_S
+#: Of 10,000 nodes it has some 1 MB.
+MAX_SIMULATION_BYTES = 1 << 24
 
 
 class WebView:
@@ -132,14 +134,14 @@ class WebView:
         if self._config.simulation is None:
             return None
         try:
-            stated = SimulationFile.model_validate_json(read_file(self._config.simulation.state))
+            stated = SimulationFile.model_validate_json(read_file(self._config.simulation.state, MAX_SIMULATION_BYTES))
+            nodes = (node for place in self._hub_service.map(now).places.values() for node in place)
+            return stated.state({name: bound_ns for name, _, bound_ns in nodes}, now.realtime_ns)
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
             log.warning("[simulation] state %s: %s", self._config.simulation.state, error)
             return None
-        nodes = (node for place in self._hub_service.map(now).places.values() for node in place)
-        return stated.state({name: bound_ns for name, _, bound_ns in nodes}, now.realtime_ns)
 
     def _fleet_reading(self, now: Moment) -> FleetReading:
         fleet = self._hub_service.hub.fleet

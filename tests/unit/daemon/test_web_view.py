@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,15 @@ def test_a_simulators_truth_stands_beside_the_bounds_of_one_moment(tmp_path: Pat
     bounds = {name: bound_ns for place in hub.web.map().places.values() for name, _, bound_ns in place}
     assert (known.node, known.offset_ns, known.bound_ns, known.is_inside) == ("n1", -5, bounds["n1"], True)
     assert (silent.node, silent.bound_ns, silent.is_inside) == ("n3", None, None)
+    stated |= {"offset_ns": 2**63 - 1, "rate_ppb": 2**63 - 1, "realtime_ns": 0}
+    state.write_text(json.dumps({"simulated": "all", "story": "calm", "offsets": {"n1": stated}}))
+    assert simulation() is None
     state.write_text("{")
+    assert simulation() is None
+    os.truncate(state, 1 << 40)
+    assert simulation() is None
+    state.unlink()
+    os.mkfifo(state)
     assert simulation() is None
 
 
