@@ -16,7 +16,7 @@ export async function fetchJson<T>(path: string, withinMs = ANSWER_WITHIN_MS): P
   return (await fetchAged<T>(path, 0, withinMs)).body;
 }
 
-/** `ageMs` is the answer's age, rounded up; `status` null: nobody answered. */
+/** `ageMs` is the answer's age, rounded up; `status` null: no answer came. */
 export interface Answer<T> {
   body: T | null;
   ageMs: number;

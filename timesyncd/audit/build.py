@@ -114,22 +114,24 @@ def _report(now: Measured, before: Measured | None) -> AuditReport:
         unmetered=_unmetered(recording.calls),
         **_groups(now),
     )
+    return _with_sentences(found, now)
+
+
+def _with_sentences(found: AuditReport, now: Measured) -> AuditReport:
+    """The headline and the notes say what the figures are."""
+    apart = now.attribution.apart
+    sentences = notes(
+        found,
+        len(now.samples),
+        now.attribution.unwaited,
+        module_sizes(now.recording.syncs),
+        now.ranks_without_steps,
+        apart,
+    )
     return found.model_copy(
         update={
-            "headline": headline(
-                found, now.ranks_without_steps, doubt_text(found, attribution.apart, now.uncompared_share)
-            ),
-            "notes": [
-                *recording.notes,
-                *notes(
-                    found,
-                    len(samples),
-                    attribution.unwaited,
-                    module_sizes(recording.syncs),
-                    now.ranks_without_steps,
-                    attribution.apart,
-                ),
-            ],
+            "headline": headline(found, now.ranks_without_steps, doubt_text(found, apart, now.uncompared_share)),
+            "notes": [*now.recording.notes, *sentences],
         }
     )
 

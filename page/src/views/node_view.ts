@@ -20,7 +20,7 @@ export class NodeView {
   private readonly stability = new StabilitySection(byId("node-stability"), "G.8273.2 class A");
   private other: Entry<NodeState> | null = null;
   private name: string | null = null;
-  /** That of the last answer; null: nobody answered; undefined: none yet. */
+  /** That of the last answer; null: no answer came; undefined: none yet. */
   private status: number | null | undefined;
   private readonly poll = new Poll<NodeState>(NODE_EVERY_MS, (node, now, status) => {
     this.status = status;

@@ -398,7 +398,7 @@ class Synchronizer:
         text = (
             f"job {self._job.name}, rank {self._job.rank}, step {self.step}: another optimizer ({type(other).__name__}) "
             "updates parameters of the one that synchronized() was given, which has made no update since that step, so "
-            "the policy does nothing; close() it and call synchronized() with the new optimizer, on all ranks"
+            "the policy does nothing; on all ranks call close(), and then synchronized() with the new optimizer"
         )
         if not self._action.uses_ddp_reducer:
             raise SyncError(text)
